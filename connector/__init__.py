@@ -1,0 +1,1 @@
+"""The data-plane half of Backhaul: engine connector, agent, router and their wire contract."""
