@@ -1,0 +1,1 @@
+"""Everything that runs Backhaul on machines: the one-machine stack in ``deploy.local``."""
