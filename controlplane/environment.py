@@ -63,6 +63,17 @@ def current() -> Environment:
     return read_environment(os.environ)
 
 
+def use_defaults(defaults: Mapping[str, str]) -> bool:
+    """Fills in unset variables, for this process and its children; True when all of ``defaults`` were needed.
+
+    For test settings, whose servers are started after the settings were read.
+    """
+    if any(name in os.environ for name in defaults):
+        return False
+    os.environ.update(defaults)
+    return True
+
+
 def _required(variables: Mapping[str, str], name: str) -> str:
     value = variables.get(name, "").strip()
     if not value:

@@ -1,8 +1,34 @@
-"""Settings for tests: real Postgres and Redis, cheap password hashing, no persistent surprises."""
+"""Settings for tests: Postgres and Redis of the environment, or throw-away ones that ``tests/`` starts at these ports."""
 
-from controlplane.settings import base
+import secrets
+import socket
+import tempfile
+from pathlib import Path
+
+from controlplane import environment
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+THROWAWAY_FOLDER = Path(tempfile.gettempdir()) / f"backhaul-tests-{secrets.token_hex(8)}"
+THROWAWAY_PASSWORD = secrets.token_hex(16)
+POSTGRES_PORT, REDIS_PORT = _free_port(), _free_port()
+HAS_THROWAWAY_SERVERS = environment.use_defaults(
+    {
+        "BACKHAUL_DATABASE_URL": f"postgresql://postgres:{THROWAWAY_PASSWORD}@127.0.0.1:{POSTGRES_PORT}/postgres",
+        "BACKHAUL_REDIS_URL": f"redis://127.0.0.1:{REDIS_PORT}/0",
+    }
+)
+with tempfile.NamedTemporaryFile("w") as _secret_key:
+    _secret_key.write(secrets.token_hex(32))
+    _secret_key.flush()
+    environment.use_defaults({"BACKHAUL_SECRET_KEY_FILE": _secret_key.name})
+    from controlplane.settings import base
 
 globals().update({name: getattr(base, name) for name in dir(base) if name.isupper()})
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-FRONTEND_DIST = base.FRONTEND_DIST
