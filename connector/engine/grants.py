@@ -1,0 +1,81 @@
+"""Making leases: what a finished request's blocks become on D (a session lease) and on P (a handoff)."""
+
+import time
+from typing import Any
+
+from connector.engine.digests import pack
+from connector.engine.leases import Lease
+from connector.engine.legs import Leg
+from connector.engine.offers import FenceWord, KvOffer
+from connector.identity import uuid7
+from connector.protocol import LeaseKind, Role
+
+
+class LeaseFactory:
+    """Fixed facts of this engine that every offer states."""
+
+    def __init__(self, scheduler: Any, engine_name: str, role: Role, fingerprint: bytes, bytes_per_block: int) -> None:
+        parallel = scheduler.vllm_config.parallel_config
+        self._engine_name = engine_name
+        self._role = role
+        self._fingerprint = fingerprint
+        self._incarnation = str(scheduler.engine_id)
+        self._block_size = int(scheduler.block_size)
+        self._host, self._port = scheduler.side_channel_host, int(scheduler.side_channel_port)
+        self._tp_size = int(scheduler.transfer_tp_size)
+        self._dcp_size = int(parallel.decode_context_parallel_size)
+        self._pp_size = int(parallel.pipeline_parallel_size)
+        self.bytes_per_block = bytes_per_block
+        self.fence_address_of_rank: dict[int, int] = {}
+
+    def make(
+        self, request: Any, leg: Leg, block_ids: Any, *, fence: tuple[int, int], num_tokens: int, ttl_seconds: float
+    ) -> Lease:
+        """``block_ids: [groups][blocks]`` as vLLM would export them; ``num_tokens`` have KV in them."""
+        assert leg.chain is not None
+        kind = LeaseKind.SESSION if self._role is Role.DECODE else LeaseKind.HANDOFF
+        now = time.perf_counter()
+        slot, generation = fence
+        offer = KvOffer(
+            lease_id=str(uuid7()),
+            engine=self._engine_name,
+            incarnation=self._incarnation,
+            role=self._role,
+            tenant=leg.envelope.tenant,
+            model_fingerprint=self._fingerprint,
+            block_size=self._block_size,
+            num_tokens=num_tokens,
+            block_ids=tuple(tuple(group) for group in block_ids),
+            digests=pack(leg.chain.digests[: num_tokens // self._block_size]),
+            tail_digest=leg.chain.tail(request.all_token_ids, num_tokens),
+            host=self._host,
+            port=self._port,
+            request_id=request.request_id,
+            tp_size=self._tp_size,
+            dcp_size=self._dcp_size,
+            pp_size=self._pp_size,
+            expires_at_source=now + ttl_seconds if kind is LeaseKind.SESSION else None,
+            fence_words=self._fence_words(slot),
+            fence_generation=generation,
+        )
+        held = frozenset(block for group in block_ids for block in group)
+        return Lease(
+            lease_id=offer.lease_id,
+            request_id=request.request_id,
+            kind=kind,
+            tenant=leg.envelope.tenant,
+            session_id=leg.envelope.session_id,
+            turn_id=leg.envelope.turn_id,
+            traceparent=leg.envelope.traceparent,
+            chain=leg.envelope.chain,
+            offer=offer,
+            block_ids=held,
+            num_bytes=len(held) * self.bytes_per_block,
+            renewed_at=now,
+            deadline=now + ttl_seconds,
+            has_own_ttl=leg.envelope.policy is not None and leg.envelope.policy.decoder_kv_blocks_ttl is not None,
+        )
+
+    def _fence_words(self, slot: int) -> tuple[FenceWord, ...]:
+        addresses = sorted(self.fence_address_of_rank.items())
+        return tuple(FenceWord(rank, address + 8 * slot) for rank, address in addresses)

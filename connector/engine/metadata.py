@@ -1,0 +1,85 @@
+"""What our scheduler and worker halves tell each other, riding on vLLM's own connector metadata."""
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
+
+
+@dataclass(frozen=True)
+class FenceTarget:
+    """Where a reader finds the word of the lease that it reads: address by source rank, and the value it must have."""
+
+    address_of_rank: dict[int, int]
+    generation: int
+
+
+@dataclass
+class SchedulerOrders:
+    """Scheduler → worker, once per step. Deadlines are remaining seconds, for the worker's own clock."""
+
+    pull_deadline_seconds: float
+    release_on_read: bool
+    lease_extension_seconds: int
+    fence_words: dict[str, tuple[int, int]] = field(default_factory=dict)
+    dropped_words: list[str] = field(default_factory=list)
+    fence_targets: dict[str, FenceTarget] = field(default_factory=dict)
+    kept_requests: list[str] = field(default_factory=list)
+    deadlines: dict[str, float] = field(default_factory=dict)
+    releases: list[str] = field(default_factory=list)
+
+
+class BackhaulMetadata(NixlConnectorMetadata):
+    """vLLM asserts on its own class, so ours is a subclass with one more field."""
+
+    orders: SchedulerOrders
+
+
+@dataclass(frozen=True)
+class RankTransfer:
+    """How one rank's pull of one request went. Times in ms; ``start_age_ms`` as of reporting."""
+
+    request_id: str
+    outcome: str
+    reason: str
+    num_bytes: int
+    num_descriptors: int
+    post_ms: float
+    duration_ms: float
+    start_age_ms: float
+
+
+@dataclass
+class WorkerReport(KVConnectorWorkerMetadata):
+    """Worker → scheduler, only when there is something to say. Reports of ranks are concatenated.
+
+    ``quarantined`` / ``ended``: one entry per rank whose posted READ outlived its deadline, and later has ended.
+    """
+
+    fence_address_of_rank: dict[int, int] = field(default_factory=dict)
+    transfers: list[RankTransfer] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerReport":
+        assert isinstance(other, WorkerReport)
+        return WorkerReport(
+            fence_address_of_rank=self.fence_address_of_rank | other.fence_address_of_rank,
+            transfers=self.transfers + other.transfers,
+            quarantined=self.quarantined + other.quarantined,
+            ended=self.ended + other.ended,
+            expired=self.expired + other.expired,
+            reads=self.reads + other.reads,
+        )
+
+    def is_empty(self) -> bool:
+        return not (
+            self.fence_address_of_rank
+            or self.transfers
+            or self.quarantined
+            or self.ended
+            or self.expired
+            or self.reads
+        )

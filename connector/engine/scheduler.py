@@ -1,0 +1,377 @@
+"""Scheduler half: verifies offers before vLLM sees them, grants leases, applies policy, reports to the agent."""
+
+import logging
+import time
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
+from vllm.v1.request import RequestStatus
+
+from connector.engine import guards
+from connector.engine.compat import IdleWait
+from connector.engine.digests import DigestChain
+from connector.engine.fence import FenceSlots
+from connector.engine.fingerprint import is_full_attention_only, model_fingerprint, multimodal_extra, request_seed
+from connector.engine.grants import LeaseFactory
+from connector.engine.lease_control import LeaseControl
+from connector.engine.legs import Leg, read_envelope, read_offer
+from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill, refusal
+from connector.engine.metadata import BackhaulMetadata, FenceTarget, SchedulerOrders
+from connector.engine.offers import PURPOSE as OFFER_PURPOSE
+from connector.engine.options import EngineOptions
+from connector.engine.policy import LivePolicy, for_request
+from connector.engine.quarantine import BlockQuarantine
+from connector.engine.reporting import EngineReporter
+from connector.engine.transfers import TransferBook
+from connector.protocol import Decision, LegReply, Role
+from connector.signing import FleetKey, InvalidTokenError
+
+logger = logging.getLogger("vllm.backhaul.scheduler")
+
+PARKED_FIELDS = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_num_tokens")
+FINISHED_CLEANLY = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+
+
+class BackhaulScheduler(NixlPullConnectorScheduler):
+    """Seams of vLLM 0.32.0; each override says what vLLM does there and what must hold after ours."""
+
+    def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any, options: EngineOptions) -> None:
+        super().__init__(vllm_config, engine_id, kv_cache_config)
+        self.role = Role.PREFILL if options.is_prefill else Role.DECODE
+        self.live_policy = LivePolicy(options.policy)
+        self.fleet_key = FleetKey.load(options.fleet_key_file)
+        self._digest_key = self.fleet_key.digest_key()
+        self.fingerprint = model_fingerprint(vllm_config)
+        self._allow_partial = is_full_attention_only(kv_cache_config)
+        self._legs: dict[str, Leg] = {}
+        self._slots = FenceSlots()
+        self._dropped_words: list[str] = []
+        self._fence_words: dict[str, tuple[int, int]] = {}
+        self._fence_targets: dict[str, FenceTarget] = {}
+        bytes_per_block = max(
+            group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in kv_cache_config.kv_cache_groups
+        )
+        self.factory = LeaseFactory(self, options.engine_name, self.role, self.fingerprint, bytes_per_block)
+        self.control = LeaseControl(lambda offer: self.fleet_key.sign(OFFER_PURPOSE, offer), self.live_policy)
+        self.quarantine = BlockQuarantine()
+        self.transfers = TransferBook(options.engine_name, self.role)
+        self.reporter = EngineReporter(self, options)
+        self.control.reporter = self.reporter
+        self._idle_wait = IdleWait(options.idle_wait_ms)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        self.quarantine.bind(kv_cache_manager)
+        self.control.bind(kv_cache_manager.block_pool)
+        self.reporter.bind(kv_cache_manager.block_pool)
+
+    def shutdown(self) -> None:
+        self.reporter.close()
+        super().shutdown()
+
+    # ------------------------------------------------ arrival
+
+    def on_new_request(self, request: Any) -> None:
+        """vLLM starts heartbeats here from remote fields, so they must be ours, or absent, before it looks."""
+        self.reporter.count_arrival(request.request_id)
+        self._open_leg(request)
+        super().on_new_request(request)
+
+    def _drop_leg(self, request: Any) -> None:
+        if request.kv_transfer_params:
+            _clear_remote_fields(request.kv_transfer_params)
+        self._legs.pop(request.request_id, None)
+
+    @guards.contained(_drop_leg)
+    def _open_leg(self, request: Any) -> None:
+        self.control.pump()
+        params = request.kv_transfer_params
+        if not params:
+            return
+        _clear_remote_fields(params)
+        try:
+            envelope = read_envelope(params, self.fleet_key, self.role)
+        except InvalidTokenError as error:
+            logger.warning("Request %s has no usable envelope (%s); nothing is reused.", request.request_id, error)
+            return
+        leg = Leg(role=self.role, envelope=envelope, policy=for_request(self.live_policy.values, envelope.policy))
+        leg.num_prompt_tokens = request.num_prompt_tokens
+        self._legs[request.request_id] = leg
+        self._read_offer(leg, params)
+        if leg.offer is not None:
+            params.update(leg.offer.endpoint_params())
+
+    def _read_offer(self, leg: Leg, params: dict[str, Any]) -> None:
+        """Sets the offer, or the reason why there is none, in design.md's order of reasons."""
+        if self.role is Role.PREFILL and not leg.policy.bidirectional_kv_xfer:
+            leg.refusal = Decision.DISABLED
+            return
+        try:
+            offer = read_offer(params, self.fleet_key)
+        except InvalidTokenError as error:
+            logger.warning("Turn %s: the offer is refused: %s", leg.envelope.turn_id, error)
+            leg.refusal = Decision.REJECTED
+            return
+        if offer is None:
+            leg.refusal = leg.envelope.reason_without_offer or Decision.NO_PLACEMENT
+            return
+        leg.refusal = refusal(
+            offer,
+            role=self.role,
+            tenant=leg.envelope.tenant,
+            fingerprint=self.fingerprint,
+            block_size=self.block_size,
+        )
+        if leg.refusal is None and self.role is Role.PREFILL and not self._allow_partial:
+            leg.refusal = Decision.UNSUPPORTED
+        if leg.refusal is None:
+            leg.offer = offer
+
+    # ------------------------------------------------ matching
+
+    def _recompute(self, request: Any, _num_computed_tokens: int) -> tuple[int, bool]:
+        """After an exception: no remote tokens. A decode leg's source is still notified, by its kept endpoint."""
+        leg = self._legs.get(request.request_id)
+        if leg is not None:
+            leg.match, leg.decision = Match(decision=Decision.REJECTED), Decision.REJECTED
+            self._state_remote(leg, leg.match, request.kv_transfer_params)
+        return 0, False
+
+    @guards.contained(_recompute)
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        """vLLM asks each step while a request waits, and again after a failed pull or a preemption; one pull at most."""
+        self.control.pump()
+        self.control.make_room(request.num_prompt_tokens + 1, self.block_size)
+        leg = self._legs.get(request.request_id)
+        params = request.kv_transfer_params
+        if leg is None or not params or params.get("_remote_blocks_processed"):
+            return 0, False
+        if request.skip_reading_prefix_cache or request.prompt_token_ids is None:
+            leg.refusal = leg.refusal or Decision.UNSUPPORTED
+        match = leg.match = self._match(request, leg, num_computed_tokens)
+        leg.decision, leg.num_local_tokens = match.decision, num_computed_tokens
+        self._state_remote(leg, match, params)
+        return match.num_pull_tokens, match.num_pull_tokens > 0
+
+    def _match(self, request: Any, leg: Leg, num_local_tokens: int) -> Match:
+        if leg.offer is None or leg.refusal is not None:
+            return Match(decision=leg.refusal or Decision.NO_PLACEMENT)
+        chain = self._digest(request, leg, request.num_prompt_tokens)
+        prompt = PromptFacts(
+            num_tokens=request.num_prompt_tokens,
+            num_local_tokens=num_local_tokens,
+            block_size=self.block_size,
+            digests=chain.digests,
+            tail_digest=chain.tail(request.all_token_ids, request.num_prompt_tokens),
+        )
+        if self.role is Role.PREFILL:
+            return match_prefill(leg.offer, prompt, leg.policy)
+        return match_decode(leg.offer, prompt, allow_partial=self._allow_partial)
+
+    def _digest(self, request: Any, leg: Leg, num_tokens: int) -> DigestChain:
+        if leg.chain is None:
+            extra = (lambda start, end: multimodal_extra(request, start, end)) if request.mm_features else None
+            seed = request_seed(self.fingerprint, request)
+            leg.chain = DigestChain(self._digest_key, seed, self.block_size, extra)
+        leg.chain.extend(request.all_token_ids, num_tokens)
+        return leg.chain
+
+    def _state_remote(self, leg: Leg, match: Match, params: dict[str, Any]) -> None:
+        """Leaves exactly what vLLM may use. P without a pull names no blocks, so D hears nothing; D without a pull names
+        one, on which vLLM only notifies P, so that P frees at once."""
+        if leg.offer is None:
+            return
+        if match.num_pull_tokens > 0:
+            params.update(leg.offer.remote_params(match.num_blocks, match.num_verified_tokens))
+        elif self.role is Role.DECODE:
+            params.update(leg.offer.remote_params(1, 0))
+        else:
+            params.update(leg.offer.endpoint_params())
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self._before_alloc(request, num_external_tokens)
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+
+    @guards.contained(guards.nothing)
+    def _before_alloc(self, request: Any, num_external_tokens: int) -> None:
+        leg = self._legs.get(request.request_id)
+        params = request.kv_transfer_params
+        if leg is None or not params or params.get("_remote_blocks_processed"):
+            return
+        slot = self._slots.assign(request.request_id)
+        if slot is not None:
+            self._fence_words[request.request_id] = slot
+        if num_external_tokens > 0 and leg.offer is not None:
+            leg.is_pulling = True
+            words = {word.rank: word.address for word in leg.offer.fence_words}
+            self._fence_targets[request.request_id] = FenceTarget(words, leg.offer.fence_generation)
+            self.transfers.start(request.request_id, leg)
+        else:
+            self._report_leg(leg)
+
+    def _report_leg(self, leg: Leg) -> None:
+        if not leg.is_reported:
+            leg.is_reported = True
+            self.reporter.event(leg.decided())
+
+    # ------------------------------------------------ the step
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        self.control.pump()
+        self.control.keep_low_water()
+        self.reporter.count_step(scheduler_output)
+        self._wait_if_idle(scheduler_output)
+        meta = super().build_connector_meta(scheduler_output)
+        ours = BackhaulMetadata()
+        ours.__dict__.update(meta.__dict__)
+        ours.orders = self._take_orders()
+        return ours
+
+    def _wait_if_idle(self, scheduler_output: Any) -> None:
+        has_work = scheduler_output.total_num_scheduled_tokens or self._reqs_need_recv or self._reqs_need_send
+        if has_work or self.transfers.is_waiting or self.control.has_orders or not len(self.control.table):
+            return
+        # A handoff ends with the reader's notice within milliseconds; session leases only end by the clock.
+        self._idle_wait.wait(share=0.2 if self.control.table.has_handoff else 1.0)
+
+    def _take_orders(self) -> SchedulerOrders:
+        policy = self.live_policy.values
+        orders = SchedulerOrders(
+            pull_deadline_seconds=policy.kv_pull_deadline,
+            release_on_read=policy.release_on_read,
+            lease_extension_seconds=policy.kv_lease_duration * 2 // 3,
+            fence_words=self._fence_words,
+            dropped_words=self._dropped_words,
+            fence_targets=self._fence_targets,
+        )
+        self._fence_words, self._dropped_words, self._fence_targets = {}, [], {}
+        self.control.fill(orders)
+        return orders
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        super().update_connector_output(connector_output)
+        self._after_step(connector_output)
+
+    @guards.contained(guards.nothing)
+    def _after_step(self, output: Any) -> None:
+        report = output.kv_connector_worker_meta
+        if report is not None:
+            self.factory.fence_address_of_rank.update(report.fence_address_of_rank)
+            self.quarantine.note(report.quarantined)
+            self.control.note_reads(report.reads)
+            self.control.note_expired(report.expired)
+            self.transfers.note(report.transfers)
+        for request_id in output.failed_recving or ():
+            self.quarantine.hold(request_id)
+        if report is not None:
+            self.quarantine.end(report.ended)
+        for request_id in output.finished_recving or ():
+            self._end_pull(request_id)
+        for request_id in output.finished_sending or ():
+            self.control.ended(request_id)
+            self._slots.release(request_id)
+
+    def _end_pull(self, request_id: str) -> None:
+        finished = self.transfers.finish(request_id)
+        if finished is None:
+            return
+        leg, transfer = finished
+        leg.settle(transfer.outcome)
+        self.reporter.event(transfer)
+        self._report_leg(leg)
+
+    # ------------------------------------------------ the end of a request
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        """vLLM asks whether to keep the blocks. We keep them only for a leg with an envelope and a free fence slot."""
+        self.reporter.count_departure(request.request_id)
+        leg = self._legs.get(request.request_id)
+        params = request.kv_transfer_params
+        if not params or params.get("do_remote_prefill") or request.status not in FINISHED_CLEANLY:
+            return self._finish_without_lease(request, block_ids, leg)
+        self.control.pump()
+        if leg is None:
+            # Without an envelope P still serves stock peers; D keeps nothing, since nobody could be offered it.
+            is_prefill = bool(params.get("do_remote_decode"))
+            return super().request_finished(request, block_ids) if is_prefill else self._decline_lease(request)
+        return self._finish_leg(request, block_ids, leg)
+
+    def _finish_without_lease(self, request: Any, block_ids: Any, leg: Leg | None) -> tuple[bool, dict[str, Any] | None]:
+        params = request.kv_transfer_params
+        if params and params.get("do_remote_prefill") and (leg is None or leg.offer is None):
+            # Never scheduled. vLLM would notify the source so that it frees its blocks, but there is none to name.
+            params["do_remote_prefill"] = False
+        result = super().request_finished(request, block_ids)
+        self._forget(request.request_id)
+        return result[0], (None if leg is not None else result[1])
+
+    def _decline_lease(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
+        self._stop_heartbeat(request.request_id)
+        self._reqs_not_processed.add(request.request_id)
+        self._forget(request.request_id)
+        return False, None
+
+    def _forget(self, request_id: str) -> None:
+        self._legs.pop(request_id, None)
+        if self._slots.release(request_id):
+            self._dropped_words.append(request_id)
+
+    def _finish_leg(self, request: Any, block_ids: Any, leg: Leg) -> tuple[bool, dict[str, Any] | None]:
+        self._report_leg(leg)
+        fence = self._slots.get(request.request_id)
+        ttl_seconds = self._ttl_seconds(leg)
+        if fence is None or ttl_seconds <= 0 or not self.factory.fence_address_of_rank:
+            return self._decline_lease(request)
+        try:
+            num_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
+            self._digest(request, leg, num_tokens)
+        except Exception:
+            guards.num_contained["request_finished"] += 1
+            logger.exception("No lease for %s", request.request_id)
+            return self._decline_lease(request)
+        self._kv_lease_duration = leg.policy.kv_lease_duration
+        self.decoder_kv_blocks_ttl = leg.policy.decoder_kv_blocks_ttl
+        is_kept, exported = super().request_finished(request, block_ids)
+        if not is_kept or exported is None:
+            self._forget(request.request_id)
+            return is_kept, None
+        return self._grant(request, leg, exported["remote_block_ids"], fence, num_tokens, ttl_seconds)
+
+    def _grant(
+        self, request: Any, leg: Leg, block_ids: Any, fence: tuple[int, int], num_tokens: int, ttl_seconds: float
+    ) -> tuple[bool, dict[str, Any] | None]:
+        lease = self.factory.make(
+            request, leg, block_ids, fence=fence, num_tokens=num_tokens, ttl_seconds=ttl_seconds
+        )
+        self.control.grant(lease)
+        self._legs.pop(request.request_id, None)
+        if self.role is Role.DECODE:
+            return True, None
+        reply = LegReply(
+            offer=self.fleet_key.sign(OFFER_PURPOSE, lease.offer),
+            decision=leg.decision or Decision.NO_PLACEMENT,
+            num_pulled_tokens=leg.num_pulled_tokens,
+            lease_id=lease.lease_id,
+        )
+        return True, {"backhaul": {field: getattr(reply, field) for field in reply.__struct_fields__}}
+
+    def _ttl_seconds(self, leg: Leg) -> float:
+        if self.role is Role.PREFILL:
+            return float(leg.policy.kv_lease_duration)
+        if not leg.policy.bidirectional_kv_xfer or not self._allow_partial:
+            return 0.0
+        return float(leg.policy.decoder_kv_blocks_ttl)
+
+    # ------------------------------------------------ liveness
+
+    def has_pending_push_work(self) -> bool:
+        """Keeps the core stepping until quarantined reads have ended."""
+        return len(self.quarantine) > 0
+
+
+def _clear_remote_fields(params: dict[str, Any]) -> None:
+    """Whatever a caller wrote there is not to be believed; the verified offer fills it in."""
+    for field in PARKED_FIELDS:
+        params[field] = None
+    params["remote_block_ids"] = None
+    params.pop("_remote_blocks_processed", None)
+
