@@ -1,0 +1,101 @@
+/** The few REST calls of the page. Errors come back as values in the API's problem+json shape (RFC 9457). */
+import * as v from "valibot";
+
+import type { PolicyPatch } from "../types/domain";
+import { currentCsrfToken } from "./page";
+
+const TIMEOUT_MS = 15_000;
+
+export interface Problem {
+  readonly title: string;
+  readonly detail: string;
+  /** Per-field messages, keyed by field name; `values.` is already stripped. */
+  readonly fields: Readonly<Record<string, string>>;
+}
+
+export type Answer<Body> = { readonly ok: true; readonly body: Body } | { readonly ok: false; readonly problem: Problem };
+
+const publishedSchema = v.object({ revision: v.pipe(v.number(), v.integer()) });
+
+export interface Publication {
+  readonly scope: string;
+  readonly values: PolicyPatch;
+  readonly reason: string;
+}
+
+export function publishPolicy(publication: Publication): Promise<Answer<{ revision: number }>> {
+  return call("/api/v1/policies", publishedSchema, { method: "POST", body: JSON.stringify(publication) });
+}
+
+async function call<Schema extends v.GenericSchema>(
+  path: string,
+  schema: Schema,
+  init: RequestInit,
+): Promise<Answer<v.InferOutput<Schema>>> {
+  let response: Response;
+  let body: unknown;
+  try {
+    response = await fetch(path, {
+      ...init,
+      credentials: "same-origin",
+      redirect: "error",
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+      headers: {
+        Accept: "application/json",
+        "Content-Type": "application/json",
+        "X-CSRFToken": currentCsrfToken(),
+      },
+    });
+    body = await readJson(response);
+  } catch (error) {
+    const isTimeout = error instanceof DOMException && error.name === "TimeoutError";
+    const detail = isTimeout
+      ? `No answer within ${TIMEOUT_MS / 1000} s. The change may still have been stored: check the revisions before trying again.`
+      : "The control plane can't be reached. Nothing is known to have been stored.";
+    return { ok: false, problem: { title: isTimeout ? "Timed out" : "Unreachable", detail, fields: {} } };
+  }
+  if (!response.ok) return { ok: false, problem: problemFrom(response.status, body) };
+  const parsed = v.safeParse(schema, body);
+  if (parsed.success) return { ok: true, body: parsed.output };
+  return { ok: false, problem: { title: "Unexpected answer", detail: parsed.issues[0].message, fields: {} } };
+}
+
+async function readJson(response: Response): Promise<unknown> {
+  const text = await response.text();
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+const problemSchema = v.object({
+  title: v.optional(v.string(), ""),
+  detail: v.optional(v.string(), ""),
+  errors: v.optional(v.unknown()),
+});
+
+export function problemFrom(status: number, body: unknown): Problem {
+  const parsed = v.safeParse(problemSchema, body);
+  if (!parsed.success) return { title: `HTTP ${status}`, detail: "The answer was not in the API's shape.", fields: {} };
+  const { title, detail, errors } = parsed.output;
+  return { title: title || `HTTP ${status}`, detail, fields: fieldsFrom(errors) };
+}
+
+/** Accepts `{field: [messages]}` as well as `[{field, message}]`, nested under `values` or not. */
+function fieldsFrom(errors: unknown, prefix = ""): Record<string, string> {
+  const fields: Record<string, string> = {};
+  if (Array.isArray(errors)) {
+    for (const entry of errors) {
+      const one = v.safeParse(v.object({ field: v.string(), message: v.string() }), entry);
+      if (one.success) fields[one.output.field.replace(/^values\./, "")] = one.output.message;
+    }
+  } else if (errors && typeof errors === "object") {
+    for (const [key, value] of Object.entries(errors)) {
+      if (Array.isArray(value)) fields[prefix + key] = value.map(String).join(" ");
+      else if (typeof value === "string") fields[prefix + key] = value;
+      else Object.assign(fields, fieldsFrom(value));
+    }
+  }
+  return fields;
+}

@@ -1,0 +1,56 @@
+import { useId } from "react";
+
+import { formatPolicyValue, type PolicyField } from "../model/policy";
+import type { PolicyValue } from "../types/domain";
+
+interface PolicyFieldInputProps {
+  readonly field: PolicyField;
+  readonly inherited: PolicyValue | undefined;
+  readonly value: string;
+  readonly problem: string | undefined;
+  readonly onChange: (value: string) => void;
+}
+
+/** One field; left empty it stays as it is, which the placeholder shows. */
+export function PolicyFieldInput({ field, inherited, value, problem, onChange }: PolicyFieldInputProps) {
+  const id = useId();
+  const shared = {
+    id,
+    name: field.name,
+    value,
+    "aria-invalid": problem !== undefined,
+    "aria-describedby": `${id}-help ${id}-problem`,
+  };
+  return (
+    <div className={value === "" ? "field" : "field field-set"}>
+      <label htmlFor={id} className="mono" title={field.help}>
+        {field.name}
+      </label>
+      <div className="field-control">
+        {field.kind === "switch" ? (
+          <select {...shared} onChange={(event) => onChange(event.target.value)}>
+            <option value="">leave {formatPolicyValue(field.name, inherited)}</option>
+            <option value="on">on</option>
+            <option value="off">off</option>
+          </select>
+        ) : (
+          <input
+            {...shared}
+            type="text"
+            inputMode={field.kind === "integer" ? "numeric" : "decimal"}
+            placeholder={inherited === undefined ? "" : String(inherited)}
+            autoComplete="off"
+            onChange={(event) => onChange(event.target.value)}
+          />
+        )}
+        <span className="unit">{field.unit}</span>
+      </div>
+      <p id={`${id}-help`} className="sr-only">
+        {field.help} Allowed: {field.limits}.
+      </p>
+      <p id={`${id}-problem`} className="problem">
+        {problem}
+      </p>
+    </div>
+  );
+}
