@@ -10,7 +10,7 @@ compile() {
 compile --extra agent --extra router --extra controlplane --extra local --extra dev -o requirements/main.txt
 
 left_out=""
-for package in torch torchvision torchaudio torchcodec triton cuda-bindings cuda-pathfinder cuda-toolkit \
+for package in torch torchvision torchaudio torchcodec cuda-bindings cuda-pathfinder cuda-toolkit \
     nvidia-cublas nvidia-cuda-nvrtc nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvshmem-cu13; do
     left_out="$left_out --no-emit-package $package"
 done
