@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata, NixlHandshakePayload
+
+
+@dataclass
+class FencedHandshakePayload(NixlHandshakePayload):
+    """What a worker hands the scheduler at start, with where its fence words lie; peers ignore the extra field."""
+
+    fence_address: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,6 @@ class WorkerReport(KVConnectorWorkerMetadata):
     ``quarantined`` / ``ended``: one entry per rank whose posted READ outlived its deadline, and later has ended.
     """
 
-    fence_address_of_rank: dict[int, int] = field(default_factory=dict)
     transfers: list[RankTransfer] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
@@ -66,7 +72,6 @@ class WorkerReport(KVConnectorWorkerMetadata):
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerReport":
         assert isinstance(other, WorkerReport)
         return WorkerReport(
-            fence_address_of_rank=self.fence_address_of_rank | other.fence_address_of_rank,
             transfers=self.transfers + other.transfers,
             quarantined=self.quarantined + other.quarantined,
             ended=self.ended + other.ended,
@@ -75,11 +80,4 @@ class WorkerReport(KVConnectorWorkerMetadata):
         )
 
     def is_empty(self) -> bool:
-        return not (
-            self.fence_address_of_rank
-            or self.transfers
-            or self.quarantined
-            or self.ended
-            or self.expired
-            or self.reads
-        )
+        return not (self.transfers or self.quarantined or self.ended or self.expired or self.reads)

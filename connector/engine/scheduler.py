@@ -64,6 +64,13 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         self.control.bind(kv_cache_manager.block_pool)
         self.reporter.bind(kv_cache_manager.block_pool)
 
+    def set_xfer_handshake_metadata(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """vLLM serves this to peers; it also brings every rank's fence address here, before the first request."""
+        for (pp_rank, tp_rank), payload in metadata.items():
+            if pp_rank == 0:
+                self.factory.fence_address_of_rank[tp_rank] = payload.fence_address
+        super().set_xfer_handshake_metadata(metadata)
+
     def shutdown(self) -> None:
         self.reporter.close()
         super().shutdown()
@@ -255,7 +262,6 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
     def _after_step(self, output: Any) -> None:
         report = output.kv_connector_worker_meta
         if report is not None:
-            self.factory.fence_address_of_rank.update(report.fence_address_of_rank)
             self.quarantine.note(report.quarantined)
             self.control.note_reads(report.reads)
             self.control.note_expired(report.expired)

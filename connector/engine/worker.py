@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
 from connector.engine.fence import FenceMemory
-from connector.engine.metadata import BackhaulMetadata, RankTransfer, SchedulerOrders, WorkerReport
+from connector.engine.metadata import BackhaulMetadata, FencedHandshakePayload, RankTransfer, SchedulerOrders, WorkerReport
 from connector.engine.nixl_agent import FencedNixlAgent
 from connector.engine.options import EngineOptions
 from connector.engine.pulls import Pull, PullPhase, ReadContext
@@ -46,7 +46,10 @@ class BackhaulWorker(NixlPullConnectorWorker):
         descs = self._agent.get_reg_descs(region, "DRAM")
         self._agent.register_memory(descs, backends=self.nixl_backends)
         super().register_kv_caches(kv_caches)
-        self._report.fence_address_of_rank[self.tp_rank] = self._fence_memory.address
+        payload = self.xfer_handshake_metadata
+        self.xfer_handshake_metadata = FencedHandshakePayload(
+            payload.compatibility_hash, payload.agent_metadata_bytes, self._fence_memory.address
+        )
 
     # ------------------------------------------------ one step
 
