@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from django.db import connection, transaction
@@ -130,10 +130,10 @@ def _store_turns(facts: Facts) -> None:
 
 def _store_leases(facts: Facts, engine_name: str, incarnation: str) -> None:
     _forget_handoffs(facts, engine_name)
-    seen = facts.leases()
-    if not seen:
+    if not facts.leases:
         return
-    new = _returning(statements.ENSURE_PLACEMENTS, (engine_name, incarnation, _json(seen)))
+    seen = _json(list(facts.leases.values()))
+    new = _returning(statements.ENSURE_PLACEMENTS, (engine_name, incarnation, seen))
     changed: list[str] = []
     for statement, rows in (
         (statements.GRANT_PLACEMENTS, facts.grants),
@@ -143,8 +143,7 @@ def _store_leases(facts: Facts, engine_name: str, incarnation: str) -> None:
         if rows:
             changed += _returning(statement, (_json(list(rows.values())), engine_name))
     if new and facts.grants:
-        with connection.cursor() as cursor:
-            cursor.execute(statements.LOSE_LATE_GRANTS, (new, LISTING_MARGIN))
+        _returning(statements.LOSE_LATE_GRANTS, (new, LISTING_MARGIN))
     notify.changed("placement", changed)
 
 
@@ -170,7 +169,8 @@ def _execute(statement: str, rows: Sequence[Any]) -> None:
 def _returning(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[str]:
     """Runs a statement that returns one column of ids."""
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        # Django's stubs leave out what psycopg adapts besides: lists and intervals.
+        cursor.execute(statement, cast("Sequence[str]", parameters))
         return [row[0] for row in cursor.fetchall()]
 
 

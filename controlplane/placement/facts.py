@@ -53,6 +53,7 @@ class Facts:
         self.turns: dict[uuid.UUID, TurnSeen] = {}
         self.turn_ends: dict[uuid.UUID, TurnEnd] = {}
         self.legs: dict[Role, dict[uuid.UUID, Leg]] = {Role.PREFILL: {}, Role.DECODE: {}}
+        self.leases: dict[str, LeaseSeen] = {}
         self.grants: dict[str, Grant] = {}
         self.extensions: dict[str, Extension] = {}
         self.ends: dict[str, End] = {}
@@ -71,18 +72,10 @@ class Facts:
             case LeaseEnded():
                 self._add_end(event, at)
 
-    def leases(self) -> list[LeaseSeen]:
-        """Every lease that the batch names, with the earliest time at which it does."""
-        seen: dict[str, LeaseSeen] = {}
-        for rows in (self.grants, self.extensions, self.ends):
-            for lease_id, row in rows.items():
-                at = min(row.at, seen[lease_id].first_at) if lease_id in seen else row.at
-                seen[lease_id] = LeaseSeen(id=lease_id, first_at=at)
-        return list(seen.values())
-
     def forget_leases(self, lease_ids: Iterable[str]) -> None:
         """Leaves out what is said about leases that are no placements."""
         for lease_id in lease_ids:
+            self.leases.pop(lease_id, None)
             self.extensions.pop(lease_id, None)
             self.ends.pop(lease_id, None)
 
@@ -103,6 +96,7 @@ class Facts:
         )
         session = self._see(grant.session_id, grant.turn_id, at, is_alive=not is_snapshot)
         session.granted_tenant = session.granted_tenant or grant.tenant
+        self._see_lease(grant.id, at)
         self.grants.setdefault(grant.id, grant)
 
     def _add_turn_end(self, event: TurnRecorded, at: datetime) -> None:
@@ -156,6 +150,7 @@ class Facts:
     def _add_extension(self, event: LeaseExtended, at: datetime) -> None:
         lease_id = bounds.identifier(event.lease_id)
         expires_at = None if event.pinned else bounds.moment_after(at, event.remaining_seconds)
+        self._see_lease(lease_id, at)
         if lease_id not in self.extensions or at >= self.extensions[lease_id].at:
             self.extensions[lease_id] = Extension(id=lease_id, at=at, expires_at=expires_at, pinned=event.pinned)
 
@@ -169,6 +164,7 @@ class Facts:
             reason=bounds.reason(event.reason),
             num_reads=bounds.count(event.num_reads),
         )
+        self._see_lease(end.id, at)
         self.ends.setdefault(end.id, end)
 
     def _see(self, session_id: str, turn_id: uuid.UUID, at: datetime, *, is_alive: bool = True) -> SessionSeen:
@@ -179,6 +175,10 @@ class Facts:
         turn = self.turns.setdefault(turn_id, TurnSeen(id=turn_id, session_id=session_id, first_at=at))
         turn.first_at = min(turn.first_at, at)
         return session
+
+    def _see_lease(self, lease_id: str, at: datetime) -> None:
+        lease = self.leases.setdefault(lease_id, LeaseSeen(id=lease_id, first_at=at))
+        lease.first_at = min(lease.first_at, at)
 
 
 def facts_of(events: Iterable[Dated], engine_name: str) -> tuple[Facts, list[Refusal]]:

@@ -63,7 +63,7 @@ class Leg(msgspec.Struct, kw_only=True, frozen=True):
     trace_id: str
 
 
-class LeaseSeen(msgspec.Struct, kw_only=True, frozen=True):
+class LeaseSeen(msgspec.Struct, kw_only=True):
     """Enough to make the row of a lease whose grant may still be missing."""
 
     id: str

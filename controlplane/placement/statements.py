@@ -95,7 +95,8 @@ INSERT INTO placement_placement (
 SELECT r.id, '', %s, %s, 0, 0, 0, r.first_at, false, 'held', '', false, 0
 FROM jsonb_to_recordset(%s) AS r(id text, first_at timestamptz)
 ORDER BY r.id
-ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id WHERE false
+ON CONFLICT (id) DO UPDATE SET granted_at = EXCLUDED.granted_at
+    WHERE placement_placement.session_id IS NULL AND EXCLUDED.granted_at < placement_placement.granted_at
 RETURNING id
 """
 
@@ -123,8 +124,7 @@ RETURNING p.id
 
 END_PLACEMENTS = """
 UPDATE placement_placement AS p SET
-    state = r.state, ended_at = r.at, end_reason = r.reason, num_reads = r.num_reads, is_end_reported = true,
-    granted_at = LEAST(p.granted_at, r.at)
+    state = r.state, ended_at = r.at, end_reason = r.reason, num_reads = r.num_reads, is_end_reported = true
 FROM jsonb_to_recordset(%s) AS r(id text, at timestamptz, state text, reason text, num_reads int)
 WHERE p.id = r.id AND p.engine = %s AND NOT p.is_end_reported
 RETURNING p.id
@@ -136,6 +136,7 @@ UPDATE placement_placement AS p SET
 FROM placement_leaselisting AS l
 WHERE p.id = ANY(%s) AND p.engine = l.engine AND p.state = 'held'
   AND (p.incarnation = l.lost_incarnation OR p.granted_at < l.listed_at - %s)
+RETURNING p.id
 """
 
 REVIVE_PLACEMENTS = """
