@@ -15,13 +15,13 @@ from connector.agent.environment import ConfigurationError, Options
 from connector.agent.events import BufferLimits, EventBuffer
 from connector.agent.export import ExportTiming, SpanExport, SpanQueue
 from connector.agent.feed import FeedDoor, FeedHub, FeedLimits
-from connector.agent.identity import new_id
 from connector.agent.leases import LeaseTable
 from connector.agent.mirror import EngineMirror
 from connector.agent.policy import PolicyDesk
 from connector.agent.spans import SpanRecorder
 from connector.agent.spool import Spool
 from connector.agent.state import StateDirectory
+from connector.identity import uuid7
 from connector.protocol import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -75,7 +75,7 @@ class Agent:
     def __init__(self, options: Options, tuning: Tuning | None = None) -> None:
         tuning = tuning or Tuning()
         self.options = options
-        self.boot = new_id()
+        self.boot = str(uuid7())
         self.started = asyncio.Event()
         self.feed_port = options.feed_port
         self._state = StateDirectory(options.state_dir)
@@ -172,9 +172,10 @@ class Agent:
     # ---------------------------------------------------------------- what the control plane's side asks
 
     def hello(self) -> AgentHello:
+        """With the boot whose events are to be sent: not this process's own while an earlier one left some."""
         return AgentHello(
             protocol=PROTOCOL_VERSION,
-            boot=self.boot,
+            boot=self.events.boot,
             engine_name=self.options.engine_name,
             engine_url=self.options.engine_url,
             feed_url=self.options.feed_url or self._feed_url(),

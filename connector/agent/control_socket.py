@@ -83,6 +83,7 @@ class ControlSocket:
         while True:
             try:
                 await self._connect(session, backoff)
+                continue
             except aiohttp.WSServerHandshakeError as error:
                 self._complain(_handshake_failure(error.status))
             except (aiohttp.ClientError, OSError, ConversationError) as error:
@@ -90,7 +91,7 @@ class ControlSocket:
             await asyncio.sleep(backoff.next_delay())
 
     async def _connect(self, session: aiohttp.ClientSession, backoff: Backoff) -> None:
-        """One connection from handshake to its end, which is an exception."""
+        """One connection from handshake to its end: an exception, unless the next boot's events are due."""
         async with asyncio.timeout(self._timing.handshake):
             socket = await session.ws_connect(
                 self._url, headers=self._headers, heartbeat=self._timing.probe, max_msg_size=MAX_FRAME_BYTES
@@ -122,7 +123,7 @@ class ControlSocket:
             welcome,
             self._facts,
             self._events,
-            told_incarnation=hello.engine.incarnation if hello.engine else "",
+            hello=hello,
             commit_timeout=self._timing.commit_timeout,
         )
         self.engine_changed()

@@ -60,7 +60,7 @@ class AgentFacts(Protocol):
 
 
 class Conversation:
-    """``told_incarnation``: of the engine that the control plane knows from the hello, or empty."""
+    """``hello`` is what the connection was opened with: it says whose events may be sent on it."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Conversation:
         facts: AgentFacts,
         events: EventBuffer,
         *,
-        told_incarnation: str,
+        hello: AgentHello,
         commit_timeout: float,
     ) -> None:
         self._socket = socket
@@ -77,7 +77,8 @@ class Conversation:
         self._events = events
         self._approved = welcome.approved
         self._heartbeat = min(max(welcome.heartbeat_seconds, HEARTBEAT_RANGE[0]), HEARTBEAT_RANGE[1])
-        self._told_incarnation = told_incarnation
+        self._boot = hello.boot
+        self._told_incarnation = hello.engine.incarnation if hello.engine else ""
         self._commit_timeout = commit_timeout
         self._outbox: deque[AgentToControl] = deque()
         self._wake = events.changed
@@ -100,7 +101,10 @@ class Conversation:
         self.post(status)
 
     async def run(self) -> None:
-        """Ends only by ``ConversationError`` or a connection error."""
+        """Returns when no event of the hello's boot is left but one of another, which takes another hello.
+
+        Any other end is a ``ConversationError`` or a connection error.
+        """
         tasks = [asyncio.create_task(part) for part in (self._read(), self._write(), self._beat())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +123,7 @@ class Conversation:
     # ---------------------------------------------------------------- out
 
     async def _write(self) -> None:
-        while True:
+        while self._events.boot == self._boot:
             self._wake.clear()
             while self._outbox:
                 await send(self._socket, self._outbox.popleft())
@@ -130,7 +134,7 @@ class Conversation:
 
     async def _send_batch(self) -> None:
         was_idle = self._events.num_in_flight == 0
-        batch = self._events.next_batch()
+        batch = self._events.next_batch(self._boot)
         if batch is None:
             return
         if was_idle:

@@ -48,7 +48,8 @@ class LinkTiming(msgspec.Struct, frozen=True, kw_only=True):
 class LinkObserver(Protocol):
     """Called on the event loop; must not block. ``engine_answered`` implies ``ready``."""
 
-    def engine_answered(self, hello: EngineHello) -> None: ...
+    def engine_answered(self, hello: EngineHello) -> None:
+        """The first ``Pong`` afterwards was written after everything that belongs to the hello."""
 
     def message_received(self, message: EngineToAgent) -> None: ...
 
@@ -73,6 +74,7 @@ class EngineLink:
         self._nonce = 0
         self._nonce_answered = 0
         self._last_answer = 0.0
+        self._next_ping = 0.0
 
     def send(self, message: AgentToEngine) -> bool:
         """False when no engine is there to take it; True promises delivery only while the connection lives."""
@@ -106,6 +108,7 @@ class EngineLink:
         """Returns when the connection ended, whoever ended it."""
         self._writer = writer
         self._greeted = False
+        self._nonce_answered = self._nonce
         self._last_answer = asyncio.get_running_loop().time()
         watchdog = asyncio.create_task(self._watch())
         try:
@@ -146,6 +149,7 @@ class EngineLink:
         self.state = EngineState.READY
         logger.info("engine_answered engine=%s incarnation=%s", message.engine.name, message.engine.incarnation)
         self._observer.engine_answered(message)
+        self._ping()
 
     def _answered(self) -> None:
         self._last_answer = asyncio.get_running_loop().time()
@@ -155,18 +159,19 @@ class EngineLink:
     async def _watch(self) -> None:
         """One ping is outstanding at most: a stopped engine must not be sent an endless queue of them."""
         clock = asyncio.get_running_loop().time
-        next_ping = self._last_answer
-        self._nonce_answered = self._nonce
         while True:
             now = clock()
-            if self._greeted and now >= next_ping and self._nonce_answered == self._nonce:
-                self._nonce += 1
-                self.send(Ping(nonce=self._nonce))
-                next_ping = now + self._timing.ping_interval
+            if self._greeted and now >= self._next_ping and self._nonce_answered == self._nonce:
+                self._ping()
             if now - self._last_answer > self._timing.stall_after:
                 self._change(EngineState.STALLED)
             await asyncio.sleep(self._timing.tick)
             self._forgive(clock() - now - self._timing.tick)
+
+    def _ping(self) -> None:
+        self._nonce += 1
+        self._next_ping = asyncio.get_running_loop().time() + self._timing.ping_interval
+        self.send(Ping(nonce=self._nonce))
 
     def _forgive(self, lateness: float) -> None:
         """When this process itself was paused, the engine's answers may lie unread: the pause isn't its silence."""

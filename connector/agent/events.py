@@ -1,8 +1,9 @@
 """Numbered events on their way to the control plane: none lost or doubled while there is room, then the oldest dropped.
 
 Memory holds every event that isn't committed, bounded by count and by bytes, as encoded frames; the spool holds the
-same frames on disk. Events of earlier boots (found in the spool) go first and a boot follows only when the one before
-is committed, so that a receiver that remembers one (boot, sequence) per agent can drop every duplicate.
+same frames on disk. Events of earlier boots (found in the spool) keep their numbers and go first, each boot on a
+connection that says hello with it: the control plane remembers one (boot, sequence) per agent, and so drops every
+duplicate of any of them.
 """
 
 import asyncio
@@ -70,6 +71,11 @@ class EventBuffer:
             self._push(_Pending(event.boot, event.incarnation, event.sequence, None, item.segment, frame))
 
     @property
+    def boot(self) -> str:
+        """Whose events are next: the oldest boot that has any left, at last this process's own."""
+        return self._pending[0].boot if self._pending else self._boot
+
+    @property
     def num_pending(self) -> int:
         return len(self._pending)
 
@@ -97,18 +103,18 @@ class EventBuffer:
         self._push(_Pending(self._boot, incarnation, self._sequence, occurred, segment, frame))
         self.changed.set()
 
-    def next_batch(self) -> EventBatch | None:
-        """The next unsent events, of one boot and one incarnation; ``None`` when nothing may be sent now."""
+    def next_batch(self, boot: str) -> EventBatch | None:
+        """The next unsent events of ``boot``, all of one incarnation; ``None`` when nothing may be sent now."""
         room = min(MAX_BATCH_EVENTS, self._limits.max_in_flight - self._num_sent)
         if room <= 0 or self._num_sent == len(self._pending):
             return None
         unsent = list(itertools.islice(self._pending, self._num_sent, self._num_sent + room))
-        first = unsent[0]
-        if self._num_sent and self._pending[0].boot != first.boot:
+        incarnation = unsent[0].incarnation
+        batch = tuple(itertools.takewhile(lambda p: (p.boot, p.incarnation) == (boot, incarnation), unsent))
+        if not batch:
             return None
-        batch = tuple(itertools.takewhile(lambda p: (p.boot, p.incarnation) == (first.boot, first.incarnation), unsent))
         self._num_sent += len(batch)
-        return EventBatch(boot=first.boot, incarnation=first.incarnation, events=tuple(map(self._numbered, batch)))
+        return EventBatch(boot=boot, incarnation=incarnation, events=tuple(map(self._numbered, batch)))
 
     def committed(self, boot: str, sequence: int) -> None:
         """Forgets what the control plane stored; news of a boot that isn't the oldest here changes nothing."""
@@ -142,7 +148,7 @@ class EventBuffer:
         if pending.occurred is None:
             age_ms = max(0.0, self._clocks.wall() * 1e3 - spooled.occurred_unix_ms)
         else:
-            age_ms = (self._clocks.monotonic() - pending.occurred) * 1e3
+            age_ms = max(0.0, (self._clocks.monotonic() - pending.occurred) * 1e3)
         event = spooled.event
         if isinstance(event, TransferRecorded):
             event = msgspec.structs.replace(event, start_age_ms=event.start_age_ms + age_ms)

@@ -33,6 +33,11 @@ class LeaseTable:
     def __contains__(self, lease_id: str) -> bool:
         return lease_id in self._held
 
+    def has(self, offer: LeaseOffer) -> bool:
+        """Whether this very offer is held: an offer that changed is signed anew."""
+        held = self._held.get(offer.lease.lease_id)
+        return held is not None and held.offer.offer == offer.offer
+
     def grant(self, offer: LeaseOffer, traceparent: str = "") -> bool:
         """Adds or replaces; true when the lease is new."""
         now = self._clock()

@@ -1,7 +1,5 @@
 """The engine as the agent knows it, and the one place where the engine's news become events, spans and feed changes."""
 
-import asyncio
-import logging
 from typing import Protocol
 
 import msgspec
@@ -31,11 +29,6 @@ from connector.protocol import (
     TransferRecorded,
 )
 
-logger = logging.getLogger(__name__)
-
-SYNC_TIMEOUT_SECONDS = 5.0
-"""An engine that announced more leases than it sent: the rest is given up on, and what came counts."""
-
 
 class Audience(Protocol):
     """The control plane's side of the agent."""
@@ -50,10 +43,11 @@ class Audience(Protocol):
 
 
 class _Synchronisation(msgspec.Struct):
-    """The offers that follow a hello, until their announced number is there."""
+    """The offers that follow a hello. Their announced number ends them, or the first ``Pong``, which comes after them:
+    the engine may announce leases that it no longer offers.
+    """
 
     num_missing: int
-    timer: asyncio.TimerHandle
     offers: dict[str, LeaseOffer] = msgspec.field(default_factory=dict)
 
 
@@ -102,14 +96,13 @@ class EngineMirror:
         self._set_state(EngineState.READY)
         self._policy.engine_applied(hello.policy)
         self._policy.push()
-        timer = asyncio.get_running_loop().call_later(SYNC_TIMEOUT_SECONDS, self._sync_timed_out)
-        self._sync = _Synchronisation(hello.num_leases, timer)
+        self._sync = _Synchronisation(hello.num_leases)
         if hello.num_leases == 0:
             self._finish_sync(self._sync)
 
     def state_changed(self, state: EngineState) -> None:
         if state is EngineState.DOWN:
-            self._abandon_sync()
+            self._sync = None
             self.load = None
             self._commands.link_lost()
         self._set_state(state)
@@ -120,6 +113,8 @@ class EngineMirror:
     def message_received(self, message: EngineToAgent) -> None:
         match message:
             case Pong():
+                if self._sync is not None:
+                    self._finish_sync(self._sync)
                 self.load = message.load
                 self._hub.set_load(message.load)
             case LeaseOffer():
@@ -143,6 +138,8 @@ class EngineMirror:
             if self._sync.num_missing == 0:
                 self._finish_sync(self._sync)
             return
+        if self._leases.has(offer):
+            return  # The engine kept it for its next agent and listed it after the hello as well.
         if self._grant(offer):
             self._events.append(offer.lease, self.incarnation)
 
@@ -158,7 +155,6 @@ class EngineMirror:
 
     def _finish_sync(self, sync: _Synchronisation) -> None:
         """Leases that the engine no longer holds ended unseen: the control plane learns it from the snapshot."""
-        sync.timer.cancel()
         self._sync = None
         for held in self._leases.end_all_but(sync.offers):
             state = LeaseState.EXPIRED if self._leases.is_overdue(held) else LeaseState.RELEASED
@@ -167,20 +163,16 @@ class EngineMirror:
             self._grant(offer)
         self._audience.engine_synchronised()
 
-    def _sync_timed_out(self) -> None:
-        if self._sync is not None:
-            logger.warning("lease_sync_incomplete engine_missing=%d", self._sync.num_missing)
-            self._finish_sync(self._sync)
-
-    def _abandon_sync(self) -> None:
-        if self._sync is not None:
-            self._sync.timer.cancel()
-            self._sync = None
-
     def _lose_leases(self, reason: str) -> None:
         """The process that held them is dead. Called with the old incarnation still in place."""
         for held in self._leases.end_all():
             self._ended(held, LeaseEnded(lease_id=held.offer.lease.lease_id, state=LeaseState.LOST, reason=reason))
+
+    def _note_brief_lease(self, ended: LeaseEnded) -> None:
+        """One that came and went while the link was down is told whole; no snapshot will ever show it."""
+        offer = self._sync.offers.pop(ended.lease_id, None) if self._sync is not None else None
+        if offer is not None and ended.lease_id not in self._leases:
+            self._events.append(offer.lease, self.incarnation)
 
     def _ended(self, held: HeldLease | None, ended: LeaseEnded, age_ms: float = 0.0) -> None:
         if held is not None:
@@ -194,8 +186,7 @@ class EngineMirror:
     def _happened(self, message: EngineEvent) -> None:
         match message.event:
             case LeaseEnded() as ended:
-                if self._sync is not None:
-                    self._sync.offers.pop(ended.lease_id, None)
+                self._note_brief_lease(ended)
                 self._ended(self._leases.end(ended.lease_id), ended, message.age_ms)
             case TransferRecorded() as transfer:
                 self._spans.remember_turn(transfer.turn_id, transfer.traceparent)
