@@ -1,7 +1,7 @@
 /** The few REST calls of the page. Errors come back as values in the API's problem+json shape (RFC 9457). */
 import * as v from "valibot";
 
-import type { PolicyPatch } from "../types/domain";
+import type { PolicyChange } from "../types/domain";
 import { currentCsrfToken } from "./page";
 
 const TIMEOUT_MS = 15_000;
@@ -13,13 +13,14 @@ export interface Problem {
   readonly fields: Readonly<Record<string, string>>;
 }
 
-export type Answer<Body> = { readonly ok: true; readonly body: Body } | { readonly ok: false; readonly problem: Problem };
+export type Answer<Body> =
+  { readonly ok: true; readonly body: Body } | { readonly ok: false; readonly problem: Problem };
 
 const publishedSchema = v.object({ revision: v.pipe(v.number(), v.integer()) });
 
 export interface Publication {
   readonly scope: string;
-  readonly values: PolicyPatch;
+  readonly values: PolicyChange;
   readonly reason: string;
 }
 
@@ -72,7 +73,7 @@ async function readJson(response: Response): Promise<unknown> {
 const problemSchema = v.object({
   title: v.optional(v.string(), ""),
   detail: v.optional(v.string(), ""),
-  errors: v.optional(v.unknown()),
+  errors: v.optional(v.array(v.object({ field: v.string(), message: v.string() })), []),
 });
 
 export function problemFrom(status: number, body: unknown): Problem {
@@ -82,20 +83,6 @@ export function problemFrom(status: number, body: unknown): Problem {
   return { title: title || `HTTP ${status}`, detail, fields: fieldsFrom(errors) };
 }
 
-/** Accepts `{field: [messages]}` as well as `[{field, message}]`, nested under `values` or not. */
-function fieldsFrom(errors: unknown, prefix = ""): Record<string, string> {
-  const fields: Record<string, string> = {};
-  if (Array.isArray(errors)) {
-    for (const entry of errors) {
-      const one = v.safeParse(v.object({ field: v.string(), message: v.string() }), entry);
-      if (one.success) fields[one.output.field.replace(/^values\./, "")] = one.output.message;
-    }
-  } else if (errors && typeof errors === "object") {
-    for (const [key, value] of Object.entries(errors)) {
-      if (Array.isArray(value)) fields[prefix + key] = value.map(String).join(" ");
-      else if (typeof value === "string") fields[prefix + key] = value;
-      else Object.assign(fields, fieldsFrom(value));
-    }
-  }
-  return fields;
+function fieldsFrom(errors: readonly { readonly field: string; readonly message: string }[]): Record<string, string> {
+  return Object.fromEntries(errors.map(({ field, message }) => [field.replace(/^values\./, ""), message]));
 }

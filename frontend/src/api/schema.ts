@@ -15,12 +15,13 @@ const duration = v.pipe(v.number(), v.minValue(0), v.transform(milliseconds));
 const text = v.pipe(v.string(), v.maxLength(2000));
 const id = v.pipe(v.string(), v.minLength(1), v.maxLength(200));
 
-export const roleSchema = v.picklist(["prefill", "decode"]);
+/** Empty until the engine itself has been heard. */
+export const roleSchema = v.picklist(["prefill", "decode", ""]);
 export const directionSchema = v.picklist(["P->D", "D->P"]);
 export const outcomeSchema = v.picklist(["completed", "failed", "timeout", "fenced"]);
 export const leaseStateSchema = v.picklist(["held", "superseded", "released", "expired", "lost", "unknown"]);
 export const engineStateSchema = v.picklist(["ready", "stalled", "down", "silent", "pending"]);
-export const ackStateSchema = v.picklist(["waiting", "acked", "drifted", "unacknowledged"]);
+export const ackStateSchema = v.picklist(["waiting", "acked", "drifted", "unacknowledged", "unsupported"]);
 
 const loadSchema = v.object({
   num_free_blocks: blockCount,
@@ -161,6 +162,8 @@ export const policySchema = v.object({
   scopes: v.record(v.string(), policyPatchSchema),
   revisions: v.array(revisionSchema),
   acks: v.array(ackSchema),
+  num_enforcers: count,
+  num_answered: count,
 });
 
 const rows = {

@@ -10,6 +10,7 @@ import { parseFrame } from "./schema";
 
 export const HEARTBEAT_MS = 2_000;
 export const STALE_AFTER_MS = milliseconds(3 * HEARTBEAT_MS);
+const OPEN = 1;
 const GIVE_UP_AFTER_MS = 8 * HEARTBEAT_MS;
 const FIRST_RETRY_MS = 500;
 const LONGEST_RETRY_MS = 10_000;
@@ -18,11 +19,9 @@ const LONGEST_RETRY_MS = 10_000;
 export const CLOSE_UNAUTHENTICATED = 4401;
 const CLOSE_OUT_OF_SEQUENCE = 4000;
 
-/** What the page may ask of the server beyond listening: the turns of a session that was opened. */
-export interface DashboardRequest {
-  readonly type: "show_turns";
-  readonly session: string;
-}
+/** What the page tells the server: how far it has come, so that nothing piles up, and which session was opened. */
+export type DashboardRequest =
+  { readonly type: "seen"; readonly sequence: number } | { readonly type: "show_turns"; readonly session: string };
 
 export interface SocketSurroundings {
   readonly open: (url: string) => WebSocket;
@@ -83,7 +82,7 @@ export class DashboardSocket {
 
   /** Lost without a word when the socket isn't open: whoever asks asks again after the next snapshot. */
   send(request: DashboardRequest): void {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(request));
+    if (this.socket?.readyState === OPEN) this.socket.send(JSON.stringify(request));
   }
 
   private connect(): void {
@@ -109,6 +108,7 @@ export class DashboardSocket {
     this.downSince = null;
     this.watch();
     this.dispatch({ type: "frame", frame: parsed.frame, at: this.surroundings.now() });
+    this.send({ type: "seen", sequence: parsed.frame.sequence });
   }
 
   private watch(): void {

@@ -33,16 +33,37 @@ export function AckList({ acks }: { readonly acks: readonly Ack[] }) {
   );
 }
 
-const severity: Readonly<Record<AckView["kind"], number>> = { drifted: 0, unacknowledged: 1, waiting: 2, acked: 3 };
+const severity: Readonly<Record<AckView["kind"], number>> = {
+  drifted: 0,
+  unacknowledged: 1,
+  waiting: 2,
+  unsupported: 3,
+  acked: 4,
+};
 
 function AckBadge({ view }: { readonly view: AckView }) {
   switch (view.kind) {
     case "waiting":
       return <Badge tone="info" icon="pending" label={`waiting, ${(view.waited / 1000).toFixed(1)} s`} />;
     case "acked":
-      return <Badge tone="good" icon="ready" label={view.latency === null ? "acked" : `acked in ${formatMilliseconds(view.latency)}`} />;
+      return (
+        <Badge
+          tone="good"
+          icon="ready"
+          label={view.latency === null ? "acked" : `acked in ${formatMilliseconds(view.latency)}`}
+        />
+      );
     case "drifted":
       return <Badge tone="bad" icon="warning" label="drifted" title="The values read back differ from the policy." />;
+    case "unsupported":
+      return (
+        <Badge
+          tone="warn"
+          icon="warning"
+          label="partly supported"
+          title="Differs only in fields that its vLLM can't do."
+        />
+      );
     case "unacknowledged": {
       const waited = view.waited === null ? "" : `, ${formatAge(view.waited)}`;
       return <Badge tone="bad" icon="silent" label={`unacknowledged${waited}`} title="No answer within 3 s." />;

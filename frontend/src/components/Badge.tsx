@@ -55,7 +55,14 @@ const endedTitles: Readonly<Record<Exclude<LeaseState, "held" | "unknown">, stri
 
 export function EndedBadge({ state, reason }: { readonly state: keyof typeof endedTitles; readonly reason: string }) {
   const title = reason ? `${endedTitles[state]} Reason: ${reason}.` : endedTitles[state];
-  return <Badge tone={state === "lost" ? "bad" : "quiet"} icon={state === "lost" ? "down" : "ended"} label={state} title={title} />;
+  return (
+    <Badge
+      tone={state === "lost" ? "bad" : "quiet"}
+      icon={state === "lost" ? "down" : "ended"}
+      label={state}
+      title={title}
+    />
+  );
 }
 
 const decisionTones: Readonly<Record<DecisionTone, Tone>> = {
@@ -67,11 +74,20 @@ const decisionTones: Readonly<Record<DecisionTone, Tone>> = {
   none: "quiet",
 };
 
-const decisionIcons: Readonly<Partial<Record<DecisionTone, IconName>>> = { reused: "ready", partial: "ready", trouble: "warning" };
+const decisionIcons: Readonly<Partial<Record<DecisionTone, IconName>>> = {
+  reused: "ready",
+  partial: "ready",
+  trouble: "warning",
+};
 
 export function DecisionBadge({ code }: { readonly code: string }) {
   const { label, tone, help } = decisionText(code);
-  if (tone === "none") return <span className="muted" title={help}>–</span>;
+  if (tone === "none")
+    return (
+      <span className="muted" title={help}>
+        –
+      </span>
+    );
   const icon = decisionIcons[tone];
   return <Badge tone={decisionTones[tone]} {...(icon ? { icon } : {})} label={label} title={`${code}: ${help}`} />;
 }

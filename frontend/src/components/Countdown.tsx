@@ -13,7 +13,9 @@ export function LeaseState({ placement }: { readonly placement: Placement }) {
     case "pinned":
       return <Badge tone="info" icon="pinned" label="pinned" title="Never expires; evicted last." />;
     case "ending":
-      return <Badge tone="quiet" icon="pending" label="ending" title="Its time is up; the engine has not said so yet." />;
+      return (
+        <Badge tone="quiet" icon="pending" label="ending" title="Its time is up; the engine has not said so yet." />
+      );
     case "unknown":
       return <Badge tone="warn" icon="silent" label="unknown" title="Its engine is silent." />;
     case "ended":

@@ -13,12 +13,15 @@ interface EngineCardProps {
   readonly agent: Agent | undefined;
 }
 
+const roleLetters = { prefill: "P", decode: "D", "": "?" } as const;
+
 export const EngineCard = memo(function EngineCard({ engine, agent }: EngineCardProps) {
   return (
-    <li className={`engine engine-${engine.role}`} data-state={engine.state}>
+    <li className={`engine engine-${engine.role || "unknown"}`} data-state={engine.state}>
       <div className="engine-head">
-        <span className="role" title={engine.role}>
-          {engine.role === "prefill" ? "P" : "D"}
+        <span className="role" title={engine.role || "role not reported yet"}>
+          {roleLetters[engine.role]}
+          <span className="sr-only">{engine.role}</span>
         </span>
         <h3>{engine.name}</h3>
         <EngineBadge state={engine.state} isDraining={engine.draining} />
@@ -72,9 +75,19 @@ function AgentFacts({ agent }: { readonly agent: Agent | undefined }) {
         title="Events that wait at the agent to be stored here."
       />
       {dropped > 0 ? (
-        <Fact name="dropped" value={plural(dropped, "event")} title="Events lost to a full buffer since the agent started." isTrouble />
+        <Fact
+          name="dropped"
+          value={plural(dropped, "event")}
+          title="Events lost to a full buffer since the agent started."
+          isTrouble
+        />
       ) : null}
-      <Fact name="last seen" value={seen} isTrouble={!agent.connected} title={agent.connected ? "Connected" : "Not connected"} />
+      <Fact
+        name="last seen"
+        value={seen}
+        isTrouble={!agent.connected}
+        title={agent.connected ? "Connected" : "Not connected"}
+      />
     </>
   );
 }

@@ -7,6 +7,8 @@ import { Badge } from "./Badge";
 import { EngineCard } from "./EngineCard";
 import { EmptyState, Panel, Skeleton } from "./Panel";
 
+const roleOrder = { prefill: 0, decode: 1, "": 2 } as const;
+
 export function FleetStrip() {
   const isLoaded = useDashboard((state) => state.isLoaded);
   const engines = useDashboard((state) => state.engines);
@@ -14,7 +16,7 @@ export function FleetStrip() {
   const routers = useDashboard((state) => state.routers);
   const isTruncated = useDashboard((state) => state.truncated.includes("engines"));
   const agentOf = new Map(agents.map((agent) => [agent.engine, agent]));
-  const inOrder = engines.toSorted((a, b) => (a.role === b.role ? 0 : a.role === "prefill" ? -1 : 1));
+  const inOrder = engines.toSorted((a, b) => roleOrder[a.role] - roleOrder[b.role]);
   return (
     <Panel id="fleet" title="Fleet" note={isLoaded ? <Routers routers={routers} /> : null}>
       {!isLoaded ? <Skeleton rows={2} /> : null}
@@ -80,8 +82,8 @@ function EmptyFleet({ hasRouter }: { readonly hasRouter: boolean }) {
         )}
       </ol>
       <p className="muted">
-        On one machine, <code>make up</code> does all of it. An engine appears here as soon as its agent has connected; the
-        README's section on joining a running fleet has the whole commands.
+        On one machine, <code>make up</code> does all of it. An engine appears here as soon as its agent has connected;
+        the README's section on joining a running fleet has the whole commands.
       </p>
     </EmptyState>
   );

@@ -1,18 +1,20 @@
 import { useId } from "react";
 
-import { formatPolicyValue, type PolicyField } from "../model/policy";
+import { formatPolicyValue, INHERIT, type PolicyField } from "../model/policy";
 import type { PolicyValue } from "../types/domain";
 
 interface PolicyFieldInputProps {
   readonly field: PolicyField;
   readonly inherited: PolicyValue | undefined;
+  /** Whether the scope sets the field itself, so that there is something to give back. */
+  readonly canInherit: boolean;
   readonly value: string;
   readonly problem: string | undefined;
   readonly onChange: (value: string) => void;
 }
 
 /** One field; left empty it stays as it is, which the placeholder shows. */
-export function PolicyFieldInput({ field, inherited, value, problem, onChange }: PolicyFieldInputProps) {
+export function PolicyFieldInput({ field, inherited, canInherit, value, problem, onChange }: PolicyFieldInputProps) {
   const id = useId();
   const shared = {
     id,
@@ -32,6 +34,7 @@ export function PolicyFieldInput({ field, inherited, value, problem, onChange }:
             <option value="">leave {formatPolicyValue(field.name, inherited)}</option>
             <option value="on">on</option>
             <option value="off">off</option>
+            {canInherit ? <option value={INHERIT}>inherit</option> : null}
           </select>
         ) : (
           <input
@@ -43,7 +46,18 @@ export function PolicyFieldInput({ field, inherited, value, problem, onChange }:
             onChange={(event) => onChange(event.target.value)}
           />
         )}
-        <span className="unit">{field.unit}</span>
+        {canInherit && field.kind !== "switch" ? (
+          <button
+            type="button"
+            className="link"
+            title={`Give ${field.name} back to the wider scope`}
+            onClick={() => onChange(INHERIT)}
+          >
+            inherit
+          </button>
+        ) : (
+          <span className="unit">{field.unit}</span>
+        )}
       </div>
       <p id={`${id}-help`} className="sr-only">
         {field.help} Allowed: {field.limits}.

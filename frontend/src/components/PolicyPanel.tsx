@@ -1,6 +1,6 @@
 import { useId, useState } from "react";
 
-import { ackProgress } from "../model/acks";
+import { formatCount, plural } from "../model/format";
 import { formatPolicyValue, policyFields } from "../model/policy";
 import { useDashboard } from "../queries/dashboard";
 import type { Policy } from "../types/domain";
@@ -20,7 +20,6 @@ export function PolicyPanel() {
 }
 
 function PolicyBody({ policy }: { readonly policy: Policy }) {
-  const progress = ackProgress(policy.acks);
   return (
     <div className="policy">
       <div className="policy-part">
@@ -30,13 +29,19 @@ function PolicyBody({ policy }: { readonly policy: Policy }) {
       <div className="policy-part" id="policy-acks">
         <h3>
           In force at the enforcers{" "}
-          {progress ? (
+          {policy.num_enforcers > 0 ? (
             <span className="muted">
-              {progress.acked} of {progress.total} acknowledged
+              {formatCount(policy.num_answered)} of {formatCount(policy.num_enforcers)} answered
             </span>
           ) : null}
         </h3>
         <AckList acks={policy.acks} />
+        {policy.num_enforcers > policy.acks.length ? (
+          <p className="muted">
+            {plural(policy.num_enforcers - policy.acks.length, "enforcer")} more, all answered earlier than these.{" "}
+            <a href={`/api/v1/policies/${policy.revision}`}>All as JSON</a>
+          </p>
+        ) : null}
       </div>
       <div className="policy-part">
         <PublishForm policy={policy} />

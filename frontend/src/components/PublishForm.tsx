@@ -1,6 +1,6 @@
 import { useId, useRef, useState, type FormEvent } from "react";
 
-import { checkDraft, diffPatch, emptyDraft, policyFields, scopePatch, type Draft } from "../model/policy";
+import { checkDraft, diffPatch, emptyDraft, ownPatch, policyFields, scopePatch, type Draft } from "../model/policy";
 import { usePublish } from "../queries/publish";
 import type { Policy } from "../types/domain";
 import { PolicyFieldInput } from "./PolicyFieldInput";
@@ -21,6 +21,7 @@ export function PublishForm({ policy }: { readonly policy: Policy }) {
   const rejected = state.phase === "failed" ? state.problem.fields : {};
   const problemOf = (key: string) => (showProblems ? checked.problems[key] : undefined) ?? rejected[key];
   const current = scopePatch(policy, checked.scope);
+  const own = ownPatch(policy, checked.scope);
   const diff = diffPatch(current, checked.values);
 
   const edit = (change: Partial<Draft>) => {
@@ -59,6 +60,7 @@ export function PublishForm({ policy }: { readonly policy: Policy }) {
             key={field.name}
             field={field}
             inherited={current[field.name] ?? policy.values[field.name]}
+            canInherit={own[field.name] !== undefined && checked.scope !== "fleet"}
             value={draft.inputs[field.name] ?? ""}
             problem={problemOf(field.name)}
             onChange={(value) => edit({ inputs: { ...draft.inputs, [field.name]: value } })}
@@ -92,8 +94,12 @@ export function PublishForm({ policy }: { readonly policy: Policy }) {
         </div>
       ) : null}
       <div className="publish-actions">
-        <button type="submit" className="button button-primary" disabled={state.phase === "sending" || (isReviewing && diff.length === 0)}>
-          {state.phase === "sending" ? "Publishing…" : isReviewing ? `Publish as revision ${policy.revision + 1}` : "Review change"}
+        <button
+          type="submit"
+          className="button button-primary"
+          disabled={state.phase === "sending" || (isReviewing && diff.length === 0)}
+        >
+          {state.phase === "sending" ? "Publishing…" : isReviewing ? `Publish to ${checked.scope}` : "Review change"}
         </button>
         {isReviewing ? (
           <button type="button" className="button" onClick={() => setIsReviewing(false)}>

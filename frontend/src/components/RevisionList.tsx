@@ -3,7 +3,8 @@ import type { FieldDiff, Revision } from "../types/domain";
 import { Age } from "./Age";
 
 export function RevisionList({ revisions }: { readonly revisions: readonly Revision[] }) {
-  if (revisions.length === 0) return <p className="muted">Nothing has been published: the fleet runs on the defaults.</p>;
+  if (revisions.length === 0)
+    return <p className="muted">Nothing has been published: the fleet runs on the defaults.</p>;
   return (
     <ol className="revisions" reversed>
       {revisions.map((revision) => (

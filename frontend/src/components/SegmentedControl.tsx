@@ -8,7 +8,12 @@ interface SegmentedControlProps<Value extends string> {
 }
 
 /** Radio buttons in one strip: arrow keys move, as the browser does for any radio group. */
-export function SegmentedControl<Value extends string>({ label, options, value, onChange }: SegmentedControlProps<Value>) {
+export function SegmentedControl<Value extends string>({
+  label,
+  options,
+  value,
+  onChange,
+}: SegmentedControlProps<Value>) {
   const name = useId();
   return (
     <fieldset className="segments">

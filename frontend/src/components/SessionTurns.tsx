@@ -16,14 +16,24 @@ export function SessionTurns({ session }: { readonly session: Session }) {
         <caption className="sr-only">Turns of session {session.id}</caption>
         <thead>
           <tr>
-            <th scope="col" className="num">Turn</th>
+            <th scope="col" className="num">
+              Turn
+            </th>
             <th scope="col">Ago</th>
-            <th scope="col" className="num">Prompt tokens</th>
-            <th scope="col" className="num">Reused</th>
+            <th scope="col" className="num">
+              Prompt tokens
+            </th>
+            <th scope="col" className="num">
+              Reused
+            </th>
             <th scope="col">Prefill</th>
             <th scope="col">Decode</th>
-            <th scope="col" className="num">TTFT</th>
-            <th scope="col" className="num">Whole turn</th>
+            <th scope="col" className="num">
+              TTFT
+            </th>
+            <th scope="col" className="num">
+              Whole turn
+            </th>
             <th scope="col">Status</th>
             <th scope="col">Trace</th>
           </tr>
@@ -53,7 +63,10 @@ function TurnRow({ turn }: { readonly turn: Turn }) {
       </td>
       <td className="num">{formatCount(turn.prompt_tokens)}</td>
       <td className="num">
-        {formatCount(turn.reused_tokens)} <span className="muted">(<Reused turn={turn} />)</span>
+        {formatCount(turn.reused_tokens)}{" "}
+        <span className="muted">
+          (<Reused turn={turn} />)
+        </span>
       </td>
       <td>
         <DecisionBadge code={turn.prefill_decision} /> <span className="muted">{turn.prefill_engine}</span>
@@ -63,7 +76,13 @@ function TurnRow({ turn }: { readonly turn: Turn }) {
       </td>
       <td className="num">{formatMilliseconds(turn.ttft_ms)}</td>
       <td className="num">{formatMilliseconds(turn.duration_ms)}</td>
-      <td>{turn.status === "error" ? <Badge tone="bad" icon="down" label="error" /> : <span className="muted">{turn.status}</span>}</td>
+      <td>
+        {turn.status === "error" ? (
+          <Badge tone="bad" icon="down" label="error" />
+        ) : (
+          <span className="muted">{turn.status}</span>
+        )}
+      </td>
       <td>
         <TraceLink traceId={turn.trace_id} />
       </td>

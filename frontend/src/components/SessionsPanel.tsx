@@ -37,7 +37,11 @@ export function SessionsPanel({ openSessions, onToggle }: SessionsPanelProps) {
       id="sessions"
       title="Sessions"
       note={isLoaded ? note : null}
-      tools={sessions.length > 0 ? <SegmentedControl label="Show sessions" options={filters} value={filter} onChange={setFilter} /> : null}
+      tools={
+        sessions.length > 0 ? (
+          <SegmentedControl label="Show sessions" options={filters} value={filter} onChange={setFilter} />
+        ) : null
+      }
     >
       {!isLoaded ? <Skeleton rows={4} /> : null}
       {isLoaded && sessions.length === 0 ? <NoSessions /> : null}
@@ -51,20 +55,37 @@ export function SessionsPanel({ openSessions, onToggle }: SessionsPanelProps) {
                 <th scope="col">Held by</th>
                 <th scope="col">Lease</th>
                 <th scope="col">Expires in</th>
-                <th scope="col" className="num">Tokens</th>
-                <th scope="col" className="num">Blocks</th>
-                <th scope="col" className="num">Size</th>
-                <th scope="col" className="num">Turns</th>
+                <th scope="col" className="num">
+                  Tokens
+                </th>
+                <th scope="col" className="num">
+                  Blocks
+                </th>
+                <th scope="col" className="num">
+                  Size
+                </th>
+                <th scope="col" className="num">
+                  Turns
+                </th>
                 <th scope="col">Last turn: prefill</th>
                 <th scope="col">decode</th>
-                <th scope="col" className="num">Reused</th>
-                <th scope="col" className="num">TTFT</th>
+                <th scope="col" className="num">
+                  Reused
+                </th>
+                <th scope="col" className="num">
+                  TTFT
+                </th>
                 <th scope="col">Active</th>
               </tr>
             </thead>
             <tbody>
               {shown.map((session) => (
-                <SessionRows key={session.id} session={session} isOpen={openSessions.has(session.id)} onToggle={onToggle} />
+                <SessionRows
+                  key={session.id}
+                  session={session}
+                  isOpen={openSessions.has(session.id)}
+                  onToggle={onToggle}
+                />
               ))}
               {shown.length === 0 ? (
                 <tr>

@@ -13,7 +13,14 @@ export function TopBar() {
     <header className="topbar">
       <div className="brand">
         <svg viewBox="0 0 32 32" width="24" height="24" aria-hidden="true">
-          <path d="M6 12h17l-4.5-4.5M26 20H9l4.5 4.5" fill="none" stroke="currentColor" strokeWidth="2.8" strokeLinecap="round" strokeLinejoin="round" />
+          <path
+            d="M6 12h17l-4.5-4.5M26 20H9l4.5 4.5"
+            fill="none"
+            stroke="currentColor"
+            strokeWidth="2.8"
+            strokeLinecap="round"
+            strokeLinejoin="round"
+          />
         </svg>
         <h1>Backhaul</h1>
       </div>
@@ -78,7 +85,8 @@ function ConnectionState() {
     case "incompatible":
       return <Badge tone="bad" icon="down" label="stopped" />;
     case "live":
-      if (age !== null && age > STALE_AFTER_MS) return <Badge tone="warn" icon="warning" label={`stale, ${formatAge(age)}`} />;
+      if (age !== null && age > STALE_AFTER_MS)
+        return <Badge tone="warn" icon="warning" label={`stale, ${formatAge(age)}`} />;
       return <Badge tone="good" icon="live" label="live" title="Updates arrive as they happen." />;
   }
 }

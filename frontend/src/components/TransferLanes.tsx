@@ -17,7 +17,11 @@ export function TransferLanes({ transfers }: { readonly transfers: readonly Tran
         <Totals transfers={transfers} direction="P->D" now={now} />
         <Totals transfers={transfers} direction="D->P" now={now} />
       </div>
-      <div className="lane-grid" role="img" aria-label="Transfers of the last minute by pair; the table below lists them.">
+      <div
+        className="lane-grid"
+        role="img"
+        aria-label="Transfers of the last minute by pair; the table below lists them."
+      >
         {lanes.map((lane) => (
           <LaneRow key={lane.key} lane={lane} />
         ))}
@@ -29,7 +33,9 @@ export function TransferLanes({ transfers }: { readonly transfers: readonly Tran
           <span>now</span>
         </div>
       </div>
-      {numHidden > 0 ? <p className="footnote">{plural(numHidden, "quieter pair")} not drawn; the table has them.</p> : null}
+      {numHidden > 0 ? (
+        <p className="footnote">{plural(numHidden, "quieter pair")} not drawn; the table has them.</p>
+      ) : null}
     </div>
   );
 }
@@ -101,7 +107,10 @@ function MarkShape({ mark, isForward }: { readonly mark: Mark; readonly isForwar
     >
       <svg viewBox="0 0 10 10" preserveAspectRatio="none" width="100%" height="100%">
         <title>{title}</title>
-        <path d={isForward ? "M0 0 6 0 10 5 6 10 0 10 3 5z" : "M10 0 4 0 0 5 4 10 10 10 7 5z"} vectorEffect="non-scaling-stroke" />
+        <path
+          d={isForward ? "M0 0 6 0 10 5 6 10 0 10 3 5z" : "M10 0 4 0 0 5 4 10 10 10 7 5z"}
+          vectorEffect="non-scaling-stroke"
+        />
         {isDone ? null : <path d="M2 1 8 9M8 1 2 9" vectorEffect="non-scaling-stroke" />}
       </svg>
     </span>

@@ -23,10 +23,18 @@ export function TransferTable({ transfers, onOpenSession }: TransferTableProps) 
             <th scope="col">Ago</th>
             <th scope="col">Direction</th>
             <th scope="col">Source → target</th>
-            <th scope="col" className="num">Tokens</th>
-            <th scope="col" className="num">Size</th>
-            <th scope="col" className="num">Time</th>
-            <th scope="col" className="num">GB/s</th>
+            <th scope="col" className="num">
+              Tokens
+            </th>
+            <th scope="col" className="num">
+              Size
+            </th>
+            <th scope="col" className="num">
+              Time
+            </th>
+            <th scope="col" className="num">
+              GB/s
+            </th>
             <th scope="col">Outcome</th>
             <th scope="col">Session</th>
             <th scope="col">Trace</th>
@@ -67,17 +75,25 @@ const TransferRow = memo(function TransferRow({ transfer, onOpenSession }: Trans
         {transfer.source} <span className="muted">→</span> {transfer.target}
       </td>
       <td className="num">{formatCount(transfer.tokens)}</td>
-      <td className="num" title={`${formatCount(transfer.blocks)} blocks`}>{formatBytes(transfer.bytes)}</td>
+      <td className="num" title={`${formatCount(transfer.blocks)} blocks`}>
+        {formatBytes(transfer.bytes)}
+      </td>
       <td className="num" title={`of which ${formatMilliseconds(transfer.post_ms)} to post the read`}>
         {formatMilliseconds(transfer.duration_ms)}
       </td>
       <td className="num">{formatRate(gigabytesPerSecond(transfer.bytes, transfer.duration_ms))}</td>
       <td>
-        <OutcomeBadge outcome={transfer.outcome} /> <span className="reason">{transfer.reason.replaceAll("_", " ")}</span>
+        <OutcomeBadge outcome={transfer.outcome} />{" "}
+        <span className="reason">{transfer.reason.replaceAll("_", " ")}</span>
       </td>
       <td>
         {transfer.session ? (
-          <button type="button" className="link mono" title={transfer.session} onClick={() => onOpenSession(transfer.session)}>
+          <button
+            type="button"
+            className="link mono"
+            title={transfer.session}
+            onClick={() => onOpenSession(transfer.session)}
+          >
             {shortId(transfer.session)}
           </button>
         ) : (

@@ -28,9 +28,16 @@ export function TransfersPanel({ onOpenSession }: { readonly onOpenSession: (ses
   const [filter, setFilter] = useState<Filter>("all");
   const shown = transfers.filter((transfer) => passes(transfer, filter));
   const tools =
-    transfers.length > 0 ? <SegmentedControl label="Show transfers" options={filters} value={filter} onChange={setFilter} /> : null;
+    transfers.length > 0 ? (
+      <SegmentedControl label="Show transfers" options={filters} value={filter} onChange={setFilter} />
+    ) : null;
   return (
-    <Panel id="transfers" title="Transfers" note={isLoaded ? `newest ${plural(transfers.length, "transfer")}` : null} tools={tools}>
+    <Panel
+      id="transfers"
+      title="Transfers"
+      note={isLoaded ? `newest ${plural(transfers.length, "transfer")}` : null}
+      tools={tools}
+    >
       {!isLoaded ? <Skeleton rows={4} /> : null}
       {isLoaded && transfers.length === 0 ? <NoTransfers /> : null}
       {transfers.length > 0 ? (
@@ -47,8 +54,8 @@ function NoTransfers() {
   return (
     <EmptyState title="No KV has moved yet">
       <p>
-        The first turn through the router moves its prefill from P to D. From the second turn of a conversation on, the way
-        back from D to P shows here too.
+        The first turn through the router moves its prefill from P to D. From the second turn of a conversation on, the
+        way back from D to P shows here too.
       </p>
       <p className="muted">
         <code>make demo</code> holds such a conversation on the running engines.

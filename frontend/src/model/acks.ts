@@ -9,20 +9,16 @@ export type AckView =
   | { readonly kind: "waiting"; readonly waited: Milliseconds }
   | { readonly kind: "acked"; readonly latency: Milliseconds | null }
   | { readonly kind: "drifted" }
+  /** Differs only in fields that this enforcer's vLLM can't do. */
+  | { readonly kind: "unsupported" }
   | { readonly kind: "unacknowledged"; readonly waited: Milliseconds | null };
 
 export function ackView(ack: Ack, now: Instant): AckView {
   if (ack.state === "acked") return { kind: "acked", latency: ack.latency_ms };
-  if (ack.state === "drifted") return { kind: "drifted" };
+  if (ack.state === "drifted" || ack.state === "unsupported") return { kind: ack.state };
   const waited = ack.waitingSince === null ? null : since(ack.waitingSince, now);
   if (ack.state === "unacknowledged" || waited === null || waited > UNACKNOWLEDGED_AFTER_MS) {
     return { kind: "unacknowledged", waited };
   }
   return { kind: "waiting", waited };
-}
-
-/** `3 of 4 acked`, for the headline; null without enforcers. */
-export function ackProgress(acks: readonly Ack[]): { readonly acked: number; readonly total: number } | null {
-  if (acks.length === 0) return null;
-  return { acked: acks.filter((ack) => ack.state === "acked").length, total: acks.length };
 }

@@ -8,6 +8,7 @@ import type { Agent, Engine, Policy, Router, Session, Transfer, Turn } from "../
 import type { Instant } from "../types/units";
 import { toAgent, toPolicy, toRouter, toSession, toTransfer, toTurn } from "./ingest";
 
+export const MAX_ENGINES = 200;
 export const MAX_TRANSFERS = 100;
 export const MAX_SESSIONS = 50;
 export const MAX_TURNS = 600;
@@ -87,12 +88,36 @@ function fromSnapshot(state: Dashboard, frame: SnapshotFrame, at: Instant): Dash
     snapshotAt: at,
     numDropped: frame.num_dropped,
     truncated: frame.truncated,
-    engines: merge([], frame.engines, nameOf, byName),
+    engines: merge([], frame.engines, nameOf, byName, MAX_ENGINES),
     agents: frame.agents.map((row) => toAgent(row, at)),
-    routers: merge([], frame.routers.map((row) => toRouter(row, at)), nameOf, byName),
-    sessions: merge([], frame.sessions.map((row) => toSession(row, at)), idOf, byActivity, MAX_SESSIONS),
-    transfers: merge([], frame.transfers.map((row) => toTransfer(row, at)), idOf, byStart, MAX_TRANSFERS),
-    turns: merge([], frame.turns.map((row) => toTurn(row, at)), idOf, byStart, MAX_TURNS),
+    routers: merge(
+      [],
+      frame.routers.map((row) => toRouter(row, at)),
+      nameOf,
+      byName,
+      MAX_ENGINES,
+    ),
+    sessions: merge(
+      [],
+      frame.sessions.map((row) => toSession(row, at)),
+      idOf,
+      byActivity,
+      MAX_SESSIONS,
+    ),
+    transfers: merge(
+      [],
+      frame.transfers.map((row) => toTransfer(row, at)),
+      idOf,
+      byStart,
+      MAX_TRANSFERS,
+    ),
+    turns: merge(
+      [],
+      frame.turns.map((row) => toTurn(row, at)),
+      idOf,
+      byStart,
+      MAX_TURNS,
+    ),
     policy: toPolicy(frame.policy, at),
   };
 }
@@ -105,12 +130,42 @@ function fromUpdate(state: Dashboard, frame: UpdateFrame, at: Instant): Dashboar
   const sessions = without(state.sessions, gone("sessions"), idOf);
   return {
     ...state,
-    engines: merge(engines, frame.engines, nameOf, byName),
-    agents: merge(agents, frame.agents?.map((row) => toAgent(row, at)), engineOf, byEngine),
-    routers: merge(routers, frame.routers?.map((row) => toRouter(row, at)), nameOf, byName),
-    sessions: merge(sessions, frame.sessions?.map((row) => toSession(row, at)), idOf, byActivity, MAX_SESSIONS),
-    transfers: merge(state.transfers, frame.transfers?.map((row) => toTransfer(row, at)), idOf, byStart, MAX_TRANSFERS),
-    turns: merge(state.turns, frame.turns?.map((row) => toTurn(row, at)), idOf, byStart, MAX_TURNS),
+    engines: merge(engines, frame.engines, nameOf, byName, MAX_ENGINES),
+    agents: merge(
+      agents,
+      frame.agents?.map((row) => toAgent(row, at)),
+      engineOf,
+      byEngine,
+      MAX_ENGINES,
+    ),
+    routers: merge(
+      routers,
+      frame.routers?.map((row) => toRouter(row, at)),
+      nameOf,
+      byName,
+      MAX_ENGINES,
+    ),
+    sessions: merge(
+      sessions,
+      frame.sessions?.map((row) => toSession(row, at)),
+      idOf,
+      byActivity,
+      MAX_SESSIONS,
+    ),
+    transfers: merge(
+      state.transfers,
+      frame.transfers?.map((row) => toTransfer(row, at)),
+      idOf,
+      byStart,
+      MAX_TRANSFERS,
+    ),
+    turns: merge(
+      state.turns,
+      frame.turns?.map((row) => toTurn(row, at)),
+      idOf,
+      byStart,
+      MAX_TURNS,
+    ),
     policy: frame.policy ? toPolicy(frame.policy, at) : state.policy,
   };
 }

@@ -15,8 +15,16 @@ const texts: Readonly<Record<string, DecisionText>> = {
     tone: "partial",
     help: "The history changed on the way: only the common whole-block prefix was read.",
   },
-  local_prefix_hit: { label: "local prefix hit", tone: "local", help: "The engine's own prefix cache already held it." },
-  decode_local: { label: "decode local", tone: "local", help: "The decode engine prefilled the short remainder itself." },
+  local_prefix_hit: {
+    label: "local prefix hit",
+    tone: "local",
+    help: "The engine's own prefix cache already held it.",
+  },
+  decode_local: {
+    label: "decode local",
+    tone: "local",
+    help: "The decode engine prefilled the short remainder itself.",
+  },
   recomputed_below_threshold: {
     label: "below threshold",
     tone: "recomputed",
@@ -29,13 +37,21 @@ const texts: Readonly<Record<string, DecisionText>> = {
     tone: "recomputed",
     help: "Not even the first block of the history matched what the engine holds.",
   },
-  recomputed_expired: { label: "lease expired", tone: "trouble", help: "The lease ended before the read could finish." },
+  recomputed_expired: {
+    label: "lease expired",
+    tone: "trouble",
+    help: "The lease ended before the read could finish.",
+  },
   recomputed_source_lost: { label: "source lost", tone: "trouble", help: "The engine that held the KV is gone." },
   recomputed_transfer_failed: { label: "transfer failed", tone: "trouble", help: "The NIXL read failed." },
   recomputed_timeout: { label: "timeout", tone: "trouble", help: "The read passed kv_pull_deadline." },
   recomputed_rejected: { label: "rejected", tone: "trouble", help: "The offer or its signature did not hold." },
   recomputed_quota: { label: "quota", tone: "recomputed", help: "A limit on held or pulled KV was reached." },
-  recomputed_unsupported: { label: "unsupported", tone: "recomputed", help: "The engines' layouts or versions don't match." },
+  recomputed_unsupported: {
+    label: "unsupported",
+    tone: "recomputed",
+    help: "The engines' layouts or versions don't match.",
+  },
 };
 
 export function decisionText(code: string): DecisionText {

@@ -3,7 +3,7 @@
  *
  * The limits mirror the wire contract's so that a mistake is seen before it is sent; the server checks again.
  */
-import type { FieldDiff, PolicyPatch, PolicyValue } from "../types/domain";
+import type { FieldDiff, PolicyChange, PolicyPatch, PolicyValue } from "../types/domain";
 
 export interface PolicyField {
   readonly name: string;
@@ -132,21 +132,28 @@ export interface Draft {
 
 export const emptyDraft: Draft = { scopeKind: "fleet", scopeName: "", inputs: {}, reason: "" };
 
+/** As an input it gives a field back to the wider scope, or of the fleet to the default; sent as null. */
+export const INHERIT = "inherit";
+
 export const MAX_REASON_CHARS = 500;
 
 export interface Checked {
   readonly scope: string;
-  readonly values: PolicyPatch;
+  readonly values: PolicyChange;
   /** Keyed by field name, `scope`, `reason` or `form`; empty when the draft can be published. */
   readonly problems: Readonly<Record<string, string>>;
 }
 
 export function checkDraft(draft: Draft): Checked {
   const problems: Record<string, string> = {};
-  const values: Record<string, PolicyValue> = {};
+  const values: Record<string, PolicyValue | null> = {};
   for (const field of policyFields) {
     const raw = draft.inputs[field.name]?.trim() ?? "";
     if (raw === "") continue;
+    if (raw === INHERIT) {
+      values[field.name] = null;
+      continue;
+    }
     const parsed = parseInput(field, raw);
     if (typeof parsed === "object") problems[field.name] = parsed.problem;
     else values[field.name] = parsed;
@@ -173,14 +180,19 @@ function parseInput(field: PolicyField, raw: string): PolicyValue | { readonly p
   return problem === null ? value : { problem };
 }
 
-/** The fields that a scope sets itself; of the fleet, all that are in effect. */
-export function scopePatch(policy: { values: PolicyPatch; scopes: Readonly<Record<string, PolicyPatch>> }, scope: string): PolicyPatch {
-  return scope === "fleet" ? policy.values : (policy.scopes[scope] ?? {});
+type Scoped = { readonly values: PolicyPatch; readonly scopes: Readonly<Record<string, PolicyPatch>> };
+
+/** The fields that a scope sets itself. */
+export const ownPatch = (policy: Scoped, scope: string): PolicyPatch => policy.scopes[scope] ?? {};
+
+/** What a change of the scope is compared with: its own fields; of the fleet, all that are in effect. */
+export function scopePatch(policy: Scoped, scope: string): PolicyPatch {
+  return scope === "fleet" ? policy.values : ownPatch(policy, scope);
 }
 
 /** What the scope's own fields are now and would be, only where they differ. */
-export function diffPatch(current: PolicyPatch, values: PolicyPatch): readonly FieldDiff[] {
+export function diffPatch(current: PolicyPatch, values: PolicyChange): readonly FieldDiff[] {
   return policyFields
-    .filter(({ name }) => values[name] !== undefined && values[name] !== current[name])
+    .filter(({ name }) => values[name] !== undefined && values[name] !== (current[name] ?? null))
     .map(({ name }) => ({ field: name, before: current[name] ?? null, after: values[name] ?? null }));
 }

@@ -27,7 +27,9 @@ function Sections() {
   const isLoaded = useDashboard((state) => state.isLoaded);
 
   const toggle = useCallback((session: string) => {
-    setOpenSessions((open) => (open.has(session) ? new Set([...open].filter((one) => one !== session)) : new Set([...open, session])));
+    setOpenSessions((open) =>
+      open.has(session) ? new Set([...open].filter((one) => one !== session)) : new Set([...open, session]),
+    );
   }, []);
   const reveal = useCallback((session: string) => {
     setOpenSessions((open) => new Set([...open, session]));

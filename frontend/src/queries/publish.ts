@@ -8,7 +8,11 @@ export type PublishState =
   | { readonly phase: "done"; readonly revision: number }
   | { readonly phase: "failed"; readonly problem: Problem };
 
-export function usePublish(): { state: PublishState; publish: (publication: Publication) => Promise<boolean>; clear: () => void } {
+export function usePublish(): {
+  state: PublishState;
+  publish: (publication: Publication) => Promise<boolean>;
+  clear: () => void;
+} {
   const [state, setState] = useState<PublishState>({ phase: "idle" });
   const publish = async (publication: Publication): Promise<boolean> => {
     setState({ phase: "sending" });

@@ -37,7 +37,13 @@ export type Session = Omit<WireSession, "active_age_ms" | "placement" | "last_tu
 
 export type PolicyValue = boolean | number;
 export type PolicyPatch = Readonly<Record<string, PolicyValue>>;
-export type FieldDiff = { readonly field: string; readonly before: PolicyValue | null; readonly after: PolicyValue | null };
+/** What a publication sets; null gives a field back to the wider scope. */
+export type PolicyChange = Readonly<Record<string, PolicyValue | null>>;
+export type FieldDiff = {
+  readonly field: string;
+  readonly before: PolicyValue | null;
+  readonly after: PolicyValue | null;
+};
 
 export type Revision = Omit<WirePolicy["revisions"][number], "age_ms"> & { readonly publishedAt: Instant };
 export type Ack = Omit<WirePolicy["acks"][number], "waiting_ms"> & {
