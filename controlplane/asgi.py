@@ -17,7 +17,7 @@ from controlplane.fleet.routing import websocket_urlpatterns as fleet_patterns  
 from controlplane.telemetry import start_telemetry  # noqa: E402
 
 
-async def refuse(scope: Any, receive: Any, send: Any) -> None:
+async def refuse(scope: Any, receive: Any, send: Any) -> Any:
     """No such socket: closing before accepting makes the server answer 403."""
     await send({"type": "websocket.close"})
 

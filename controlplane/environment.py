@@ -86,7 +86,9 @@ def _database(url: str) -> DatabaseAddress:
     options = dict(parse_qsl(parts.query))
     name = unquote(parts.path.lstrip("/"))
     if not name:
-        raise InvalidEnvironmentError("BACKHAUL_DATABASE_URL names no database; write postgresql://user@host:5432/name.")
+        raise InvalidEnvironmentError(
+            "BACKHAUL_DATABASE_URL names no database; write postgresql://user@host:5432/name."
+        )
     return DatabaseAddress(
         host=options.pop("host", parts.hostname or ""),
         port=parts.port or 5432,

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -75,7 +75,7 @@ def _problem(error: Exception) -> dict[str, Any] | None:
             return problem(400, "The request is not valid.", list(error.errors))
         case ConflictError():
             return problem(409, str(error))
-        case Http404():
+        case Http404() | ObjectDoesNotExist():
             return problem(404, "There is no such object.")
         case PermissionDenied():
             return problem(403, "This is not allowed with these credentials.")

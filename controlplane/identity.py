@@ -5,22 +5,32 @@ import threading
 import time
 import uuid
 
-_SUB_MS_BITS = 12
-_lock = threading.Lock()
-_last_tick = 0
+_FRACTION_BITS = 12
+
+
+class _Clock:
+    """Unix time in 1/4096 ms, bumped when it stands still or steps back, so that no two ticks are equal."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def tick(self) -> int:
+        now = (time.time_ns() << _FRACTION_BITS) // 1_000_000
+        with self._lock:
+            self._last = max(now, self._last + 1)
+            return self._last
+
+
+_clock = _Clock()
 
 
 def uuid7() -> uuid.UUID:
     """48 bits of Unix ms, 12 bits of the ms's fraction (method 3 of section 6.2), 62 random bits.
 
-    The fraction is bumped when the clock stands still or steps back, so ids of one process never go backwards: the
-    cursor pages and the indexes rely on it.
+    Ids of one process never go backwards: cursor pages and indexes rely on it.
     """
-    global _last_tick
-    tick = (time.time_ns() << _SUB_MS_BITS) // 1_000_000
-    with _lock:
-        tick = max(tick, _last_tick + 1)
-        _last_tick = tick
-    milliseconds, fraction = tick >> _SUB_MS_BITS, tick & 0xFFF
+    tick = _clock.tick()
+    milliseconds, fraction = tick >> _FRACTION_BITS, tick & (1 << _FRACTION_BITS) - 1
     random = int.from_bytes(os.urandom(8)) >> 2
     return uuid.UUID(int=(milliseconds << 80) | (0x7 << 76) | (fraction << 64) | (0b10 << 62) | random)

@@ -32,7 +32,11 @@ class _Changes:
         for kind, ids in self.ids.items():
             ordered = list(ids)
             for start in range(0, len(ordered), MAX_IDS_PER_MESSAGE):
-                message = {"type": "dashboard.changed", "kind": kind, "ids": ordered[start : start + MAX_IDS_PER_MESSAGE]}
+                message = {
+                    "type": "dashboard.changed",
+                    "kind": kind,
+                    "ids": ordered[start : start + MAX_IDS_PER_MESSAGE],
+                }
                 await layer.group_send(DASHBOARD_GROUP, message)
 
 

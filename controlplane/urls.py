@@ -1,16 +1,17 @@
 """The HTTP doors of the control plane; every app lists its own under ``/api/v1/``."""
 
-from django.conf import settings
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView
 
 from controlplane import errors, health
 
+API_APPS = ("accounts", "fleet", "policy", "placement", "transfers", "tracing")
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
-    *(path("api/v1/", include(f"controlplane.{app}.urls")) for app in settings.LOCAL_APPS if app != "dashboard"),
+    *(path("api/v1/", include(f"controlplane.{app}.urls")) for app in API_APPS),
     path("", include("controlplane.accounts.login_urls")),
     path("", include("controlplane.tracing.receiver_urls")),
     path("", include("controlplane.dashboard.urls")),

@@ -35,7 +35,12 @@ def create_token(
     """The row and the secret, which can't be had again."""
     secret = new_secret(kind)
     token = ApiToken.objects.create(
-        kind=kind, name=name, sha256=sha256_of(secret), created_by=actor, auto_approve=auto_approve, expires_at=expires_at
+        kind=kind,
+        name=name,
+        sha256=sha256_of(secret),
+        created_by=actor,
+        auto_approve=auto_approve,
+        expires_at=expires_at,
     )
     after = {"kind": kind, "name": name, "auto_approve": auto_approve}
     record_audit(actor=actor, action="create", object_kind="token", object_id=token.pk, after=after)
@@ -73,5 +78,7 @@ def register_router_key(*, tenant: str, name: str, secret: str, actor: str) -> b
     """Makes an API key of a router's clients valid for ``tenant``; True when that needed a change."""
     key, created = RouterKey.objects.get_or_create(sha256=sha256_of(secret), defaults={"tenant": tenant, "name": name})
     if created:
-        record_audit(actor=actor, action="register", object_kind="router_key", object_id=key.pk, after={"tenant": tenant})
+        record_audit(
+            actor=actor, action="register", object_kind="router_key", object_id=key.pk, after={"tenant": tenant}
+        )
     return created

@@ -19,7 +19,7 @@ class TokenPrincipal(AnonymousUser):
     def __init__(self, token: ApiToken) -> None:
         super().__init__()
         self.token = token
-        self.username = token.name
+        self.username = token.name  # type: ignore[assignment]
 
     @property
     def is_authenticated(self) -> bool:  # type: ignore[override]

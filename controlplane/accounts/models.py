@@ -25,7 +25,7 @@ class TokenKind(models.TextChoices):
 
 
 class ApiToken(models.Model):
-    """A bearer secret of which only the SHA-256 is kept. Rows stay after revocation, so that old audit entries resolve."""
+    """A bearer secret of which only the SHA-256 is kept. A revoked one's row stays, for old audit entries name it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=16, choices=TokenKind)

@@ -12,7 +12,7 @@ class IsOperator(BasePermission):
     def has_permission(self, request: Request, view: object) -> bool:
         if isinstance(request.auth, ApiToken):
             return request.auth.kind == TokenKind.ADMIN
-        return bool(request.user and request.user.is_authenticated)
+        return request.user.is_authenticated
 
 
 class IsExporter(BasePermission):

@@ -1,3 +1,9 @@
-from django.urls import URLPattern, URLResolver
+"""REST addresses of policy."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from controlplane.policy import views
+from controlplane.routing import api_router
+
+router = api_router()
+router.register("policies", views.PolicyViewSet, basename="policy")
+
+urlpatterns = router.urls

@@ -26,6 +26,8 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "channels",
+    "django.contrib.postgres",
+    "django_filters",
     "rest_framework",
     "drf_spectacular",
     *(f"controlplane.{name}" for name in LOCAL_APPS),
@@ -78,6 +80,7 @@ CACHES = {
     }
 }
 
+REDIS_URL = ENVIRONMENT.redis_url
 CELERY_BROKER_URL = ENVIRONMENT.redis_url
 CELERY_RESULT_BACKEND = ENVIRONMENT.redis_url
 CELERY_RESULT_EXPIRES = 3600
@@ -131,6 +134,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["controlplane.accounts.permissions.IsOperator"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "controlplane.pagination.TimeOrderedPagination",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "controlplane.errors.problem_response",
@@ -144,6 +148,10 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SCHEMA_PATH_PREFIX": "/api/v1/",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "controlplane.routing.without_trailing_slashes",
+    ],
 }
 
 LOGGING = {

@@ -1,4 +1,4 @@
-"""Settings for tests: Postgres and Redis of the environment, or throw-away ones that ``tests/`` starts at these ports."""
+"""Settings for tests: Postgres and Redis of the environment, or throw-away ones that ``tests/`` starts."""
 
 import secrets
 import socket
@@ -30,5 +30,10 @@ with tempfile.NamedTemporaryFile("w") as _secret_key:
     from controlplane.settings import base
 
 globals().update({name: getattr(base, name) for name in dir(base) if name.isupper()})
+
+# Bound by name as well, so that the type checker knows the settings that are our own.
+LOCAL_APPS: list[str] = base.LOCAL_APPS
+REDIS_URL, FRONTEND_DIST = base.REDIS_URL, base.FRONTEND_DIST
+TRACE_RETENTION_HOURS, OTLP_ENDPOINT = base.TRACE_RETENTION_HOURS, base.OTLP_ENDPOINT
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

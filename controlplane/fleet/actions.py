@@ -1,0 +1,65 @@
+"""What operators do to engines, and the sums of a pair."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+
+from connector.protocol import Direction, TransferOutcome
+from controlplane.accounts.actions import record_audit
+from controlplane.fleet.groups import agent_group, announce_fleet_changed, tell_on_commit
+from controlplane.fleet.models import Engine, Pair
+from controlplane.notify import changed
+
+
+def approve_engine(name: str, *, actor: str) -> Engine:
+    """Lets an enrolled engine take part. Its agent is told to connect again, for all that a hello brings."""
+    return _change_engine(name, actor=actor, action="approve", approved=True)
+
+
+def drain_engine(name: str, *, draining: bool, actor: str) -> Engine:
+    """Makes routers send no new session there, or again; leases that exist may still be read."""
+    return _change_engine(name, actor=actor, action="drain" if draining else "undrain", draining=draining)
+
+
+@transaction.atomic
+def _change_engine(name: str, *, actor: str, action: str, **fields: Any) -> Engine:
+    """Sets ``fields`` and says so once; repeating it changes nothing. Raises ``Engine.DoesNotExist``."""
+    engine = Engine.objects.select_for_update().get(name=name)
+    before = {field: getattr(engine, field) for field in fields}
+    if before == fields:
+        return engine
+    for field, value in fields.items():
+        setattr(engine, field, value)
+    engine.save(update_fields=list(fields))
+    record_audit(actor=actor, action=action, object_kind="engine", object_id=name, before=before, after=fields)
+    if "approved" in fields:
+        tell_on_commit(agent_group(engine.pk), {"type": "reconnect", "reason": "approved"})
+    announce_fleet_changed()
+    changed("engine", [name])
+    return engine
+
+
+def touch_pair(
+    *,
+    source: str,
+    target: str,
+    direction: Direction,
+    outcome: TransferOutcome,
+    num_bytes: int,
+    duration_ms: float,
+    at: datetime,
+) -> None:
+    """Adds one transfer to its pair, in the caller's transaction; the row stays locked until that ends."""
+    is_complete = outcome == TransferOutcome.COMPLETED
+    pair, _ = Pair.objects.get_or_create(source=source, target=target, direction=direction)
+    Pair.objects.filter(pk=pair.pk).update(
+        num_transfers=F("num_transfers") + 1,
+        num_not_completed=F("num_not_completed") + int(not is_complete),
+        num_bytes=F("num_bytes") + (num_bytes if is_complete else 0),
+        duration_ms=F("duration_ms") + (duration_ms if is_complete else 0.0),
+        last_outcome=outcome,
+        last_transfer_at=at,
+    )
+    changed("pair", [pair.pk])

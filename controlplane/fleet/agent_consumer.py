@@ -1,0 +1,146 @@
+"""The socket of an engine's agent."""
+
+from typing import Any
+
+import msgspec
+
+from connector.protocol import (
+    PROTOCOL_VERSION,
+    AgentHello,
+    AgentStatus,
+    CommandDone,
+    EventsCommitted,
+    LeaseSnapshot,
+    PolicyAck,
+    SetPolicy,
+    Welcome,
+)
+from controlplane.accounts.models import TokenKind
+from controlplane.fleet import liveness
+from controlplane.fleet.commands import settle_operation
+from controlplane.fleet.groups import AGENTS, agent_group
+from controlplane.fleet.ingest import RawEventBatch, ingest_agent_batch, reconcile_agent_leases
+from controlplane.fleet.models import Agent, Engine
+from controlplane.fleet.sockets import PeerConsumer, in_thread
+from controlplane.policy.actions import expect_ack, record_ack
+from controlplane.policy.models import EnforcerKind
+from controlplane.policy.selectors import current_book, engine_values, newest_number
+
+Frame = AgentHello | AgentStatus | LeaseSnapshot | RawEventBatch | PolicyAck | CommandDone
+
+
+class AgentConsumer(PeerConsumer):
+    """Speaks for one engine: the newest connection does, an older one of the same engine is closed.
+
+    An engine that awaits approval is shown with its state, but gets no policy, and its events stay with its agent.
+    """
+
+    token_kind = TokenKind.AGENT
+    decoder = msgspec.json.Decoder(Frame)
+
+    approved = False
+    told_revision = 0
+    incarnation = ""
+
+    async def handle(self, frame: Frame) -> None:
+        match frame:
+            case AgentHello():
+                await self.on_hello(frame)
+            case _ if not self.peer_name:
+                await self.refuse("the first frame must be a hello")
+            case AgentStatus():
+                await self.on_status(frame)
+            case CommandDone():
+                await in_thread(settle_operation, self.peer_name, frame)
+            case PolicyAck():
+                await in_thread(self.store_ack, frame)
+            case LeaseSnapshot() if self.approved:
+                if not await in_thread(reconcile_agent_leases, self.peer_name, frame, connection=self.channel_name):
+                    await self.hello_again("another connection speaks for this engine")
+            case RawEventBatch() if self.approved:
+                await self.on_batch(frame)
+
+    async def on_hello(self, hello: AgentHello) -> None:
+        if reason := self.refusal_of(hello.protocol, hello.engine_name):
+            await self.refuse(reason)
+            return
+        agent = await in_thread(self.register, hello)
+        self.greeted(hello.engine_name)
+        self.approved = agent.engine.approved
+        self.incarnation = agent.engine.incarnation
+        # Joined before the policy is read: a revision published in between is told twice rather than never.
+        await self.channel_layer.group_send(
+            agent_group(agent.engine_id), {"type": "replaced", "connection": self.channel_name}
+        )
+        await self.channel_layer.group_add(agent_group(agent.engine_id), self.channel_name)
+        await self.channel_layer.group_add(AGENTS, self.channel_name)
+        self.engine_id = agent.engine_id
+        await self.say(
+            Welcome(protocol=PROTOCOL_VERSION, committed_sequence=agent.committed_sequence, approved=self.approved)
+        )
+        await self.tell_policy(anew=True)
+
+    def register(self, hello: AgentHello) -> Agent:
+        return liveness.register_agent(hello, connection=self.channel_name, auto_approve=self.token.auto_approve)
+
+    async def tell_policy(self, *, anew: bool) -> None:
+        if not self.approved:
+            return
+        message = await in_thread(self.resolve_policy, anew=anew)
+        self.told_revision = message.revision
+        await self.say(message)
+
+    def resolve_policy(self, *, anew: bool) -> SetPolicy:
+        book = current_book()
+        values = engine_values(book, Engine.objects.get(name=self.peer_name))
+        expect_ack(kind=EnforcerKind.ENGINE, enforcer=self.peer_name, revision=book.number, values=values, anew=anew)
+        return SetPolicy(revision=book.number, values=values)
+
+    async def on_status(self, status: AgentStatus) -> None:
+        """Each heartbeat also checks the revision, for a message of the channel layer may be lost."""
+        if not await in_thread(liveness.record_status, self.peer_name, status, connection=self.channel_name):
+            await self.hello_again("the engine was given up, or another connection speaks for it")
+        elif status.incarnation and status.incarnation != self.incarnation:
+            self.incarnation = status.incarnation
+            await self.tell_policy(anew=True)
+        elif await in_thread(newest_number) > self.told_revision:
+            await self.tell_policy(anew=False)
+
+    async def on_batch(self, batch: RawEventBatch) -> None:
+        sequence = await in_thread(ingest_agent_batch, self.peer_name, batch, connection=self.channel_name)
+        if sequence is None:
+            await self.hello_again("another connection or boot speaks for this engine")
+        else:
+            await self.say(EventsCommitted(boot=batch.boot, sequence=sequence))
+
+    def store_ack(self, ack: PolicyAck) -> None:
+        record_ack(
+            kind=EnforcerKind.ENGINE,
+            enforcer=self.peer_name,
+            revision=ack.revision,
+            values=ack.values,
+            unsupported_fields=ack.unsupported_fields,
+        )
+
+    async def policy_changed(self, message: dict[str, Any]) -> None:
+        if message["revision"] > self.told_revision:
+            await self.tell_policy(anew=False)
+
+    async def command_send(self, message: dict[str, Any]) -> None:
+        await self.send(text_data=message["frame"])
+
+    async def reconnect(self, message: dict[str, Any]) -> None:
+        await self.hello_again(message["reason"])
+
+    async def replaced(self, message: dict[str, Any]) -> None:
+        if message["connection"] != self.channel_name:
+            await self.hello_again("another connection speaks for this engine")
+
+    async def disconnect(self, code: int) -> None:
+        if self.peer_name:
+            await self.channel_layer.group_discard(agent_group(self.engine_id), self.channel_name)
+            await self.channel_layer.group_discard(AGENTS, self.channel_name)
+        await super().disconnect(code)
+
+    def note_disconnect(self) -> None:
+        liveness.disconnect_agent(self.peer_name, connection=self.channel_name)

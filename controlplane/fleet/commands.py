@@ -1,0 +1,99 @@
+"""Commands to engines: sent through the socket of the engine's agent, answered with what happened there."""
+
+import logging
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from connector.protocol import Command, CommandDone, ExtendLease, ReleaseLease
+from controlplane import mailbox
+from controlplane.accounts.actions import record_audit
+from controlplane.errors import ConflictError
+from controlplane.fleet.groups import agent_group, tell
+from controlplane.fleet.models import Engine, Operation, OperationState
+from controlplane.identity import uuid7
+from controlplane.notify import changed
+
+logger = logging.getLogger(__name__)
+
+MAX_DEADLINE_SECONDS = 30.0
+FAILED_OUTCOME = "failed"
+
+
+def new_command_id() -> str:
+    return str(uuid7())
+
+
+def send_command(
+    engine_name: str, body: ReleaseLease | ExtendLease, deadline_seconds: float, *, actor: str = ""
+) -> Operation:
+    """Sends ``body`` and waits for its answer up to the deadline; the operation says how it went.
+
+    ``body.command_id`` comes from ``new_command_id`` and is the operation's id; sending the same one again sends
+    nothing and returns the first one's operation. Without an answer in time the operation is ``unanswered`` (the
+    caller answers 202), and a late one still settles it. Call it outside a transaction, from a thread: it blocks.
+    Raises ``Engine.DoesNotExist``, and ``ConflictError`` when no agent is connected.
+    """
+    deadline_seconds = min(deadline_seconds, MAX_DEADLINE_SECONDS)
+    engine = Engine.objects.select_related("agent").get(name=engine_name)
+    operation, created = _open_operation(engine, body, deadline_seconds, actor)
+    if not created:
+        return operation
+    command = Command(deadline_seconds=deadline_seconds, body=body)
+    tell(agent_group(engine.pk), {"type": "command.send", "frame": msgspec.json.encode(command).decode()})
+    mailbox.wait(operation.pk, deadline_seconds)
+    _note_deadline(operation.pk)
+    operation.refresh_from_db()
+    return operation
+
+
+@transaction.atomic(durable=True)
+def _open_operation(
+    engine: Engine, body: ReleaseLease | ExtendLease, deadline_seconds: float, actor: str
+) -> tuple[Operation, bool]:
+    if not hasattr(engine, "agent") or not engine.agent.connected:
+        raise ConflictError(f"No agent of engine {engine.name} is connected, so nothing can be asked of it.")
+    name = "release" if isinstance(body, ReleaseLease) else ("pin" if body.pinned else "extend")
+    content = msgspec.to_builtins(body)
+    operation, created = Operation.objects.get_or_create(
+        pk=UUID(body.command_id),
+        defaults={
+            "engine_name": engine.name,
+            "command": name,
+            "body": content,
+            "actor": actor,
+            "deadline_seconds": deadline_seconds,
+        },
+    )
+    if created:
+        record_audit(actor=actor, action=name, object_kind="operation", object_id=operation.pk, after=content)
+        changed("operation", [operation.pk])
+    return operation, created
+
+
+def _note_deadline(operation_id: UUID) -> None:
+    waiting = Operation.objects.filter(pk=operation_id, state=OperationState.WAITING)
+    if waiting.update(state=OperationState.UNANSWERED):
+        changed("operation", [operation_id])
+
+
+def settle_operation(engine_name: str, done: CommandDone) -> None:
+    """Stores what the engine answered, once, and wakes whoever waits; answers to nothing are logged and dropped."""
+    try:
+        operation_id = UUID(done.command_id)
+    except ValueError:
+        logger.warning("event=answer_without_command engine=%s", engine_name)
+        return
+    state = OperationState.FAILED if done.outcome == FAILED_OUTCOME else OperationState.DONE
+    settled = Operation.objects.filter(
+        pk=operation_id,
+        engine_name=engine_name,
+        state__in=(OperationState.WAITING, OperationState.UNANSWERED),
+    ).update(state=state, outcome=done.outcome[:32], detail=done.detail[:500], finished_at=timezone.now())
+    if not settled:
+        logger.warning("event=answer_without_command engine=%s command_id=%s", engine_name, operation_id)
+        return
+    mailbox.post(operation_id, done.outcome)
+    changed("operation", [operation_id])

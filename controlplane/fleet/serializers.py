@@ -1,0 +1,121 @@
+"""How the fleet looks in REST."""
+
+from rest_framework import serializers
+
+from controlplane.fleet.models import Agent, Engine, Operation, Pair, Router, State
+
+
+class EngineLoadSerializer(serializers.Serializer[dict[str, int]]):
+    num_free_blocks = serializers.IntegerField()
+    num_blocks = serializers.IntegerField()
+    num_leases = serializers.IntegerField()
+    num_leased_blocks = serializers.IntegerField()
+    num_quarantined_blocks = serializers.IntegerField()
+    num_running = serializers.IntegerField()
+    num_waiting = serializers.IntegerField()
+    num_dropped_events = serializers.IntegerField()
+
+
+class EngineSerializer(serializers.ModelSerializer[Engine]):
+    state = serializers.ChoiceField(choices=State.choices, read_only=True)
+    load = EngineLoadSerializer(read_only=True, allow_null=True)
+
+    class Meta:
+        model = Engine
+        fields = [
+            "name",
+            "role",
+            "model",
+            "state",
+            "approved",
+            "draining",
+            "incarnation",
+            "engine_url",
+            "feed_url",
+            "block_size",
+            "num_blocks",
+            "bytes_per_block",
+            "kv_dtype",
+            "vllm_version",
+            "connector_version",
+            "unsupported_fields",
+            "load",
+            "created_at",
+            "last_seen_at",
+        ]
+
+
+class AgentSerializer(serializers.ModelSerializer[Agent]):
+    engine = serializers.CharField(source="engine.name")
+
+    class Meta:
+        model = Agent
+        fields = [
+            "engine",
+            "connected",
+            "version",
+            "boot",
+            "committed_sequence",
+            "num_pending_events",
+            "num_dropped_events",
+            "last_seen_at",
+        ]
+
+
+class RouterSerializer(serializers.ModelSerializer[Router]):
+    class Meta:
+        model = Router
+        fields = [
+            "name",
+            "connected",
+            "version",
+            "boot",
+            "committed_sequence",
+            "num_active_turns",
+            "num_leases",
+            "num_pending_events",
+            "num_dropped_events",
+            "last_seen_at",
+        ]
+
+
+class PairSerializer(serializers.ModelSerializer[Pair]):
+    mean_bytes_per_second = serializers.SerializerMethodField(help_text="Null before the first completed transfer.")
+
+    class Meta:
+        model = Pair
+        fields = [
+            "id",
+            "source",
+            "target",
+            "direction",
+            "num_transfers",
+            "num_not_completed",
+            "num_bytes",
+            "mean_bytes_per_second",
+            "last_outcome",
+            "last_transfer_at",
+        ]
+
+    def get_mean_bytes_per_second(self, pair: Pair) -> float | None:
+        return pair.num_bytes / pair.duration_ms * 1000 if pair.duration_ms else None
+
+
+class OperationSerializer(serializers.ModelSerializer[Operation]):
+    engine = serializers.CharField(source="engine_name")
+
+    class Meta:
+        model = Operation
+        fields = [
+            "id",
+            "engine",
+            "command",
+            "body",
+            "actor",
+            "state",
+            "outcome",
+            "detail",
+            "deadline_seconds",
+            "created_at",
+            "finished_at",
+        ]
