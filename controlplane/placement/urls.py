@@ -1,3 +1,11 @@
-from django.urls import URLPattern, URLResolver
+"""REST addresses of sessions and placements."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from controlplane.placement import views
+from controlplane.routing import api_router
+
+router = api_router()
+router.register("sessions", views.SessionViewSet, basename="session")
+router.register("sessions/(?P<session_id>[^/]+)/turns", views.TurnViewSet, basename="turn")
+router.register("placements", views.PlacementViewSet, basename="placement")
+
+urlpatterns = router.urls
