@@ -13,7 +13,8 @@ MAX_ID_CHARS = 200
 MAX_NAME_CHARS = 128
 MAX_REASON_CHARS = 64
 MAX_COUNT = 2**31 - 1
-MAX_BYTES = 2**63 - 1
+MAX_BYTES = 2**50
+"""A pebibyte: far beyond any transfer or lease, and sums of thousands still fit a bigint."""
 MAX_SECONDS = 10 * 365 * 24 * 3600.0
 
 _TRACE_ID = re.compile(r"(?:00-)?(?P<trace>[0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})?")
