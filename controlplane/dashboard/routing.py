@@ -1,3 +1,5 @@
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-websocket_urlpatterns: list[URLPattern] = []
+from controlplane.dashboard.consumers import DashboardConsumer
+
+websocket_urlpatterns: list[URLPattern] = [path("ws/dashboard/", DashboardConsumer.as_asgi())]
