@@ -55,12 +55,12 @@ class IdleWait:
         self._seconds = wait_ms / 1e3
         self._wait: Callable[[float], None] | None = None
 
-    def wait(self, share: float = 1.0) -> None:
+    def wait(self) -> None:
         if self._seconds <= 0:
             return
         if self._wait is None:
             self._wait = self._find_wait()
-        self._wait(self._seconds * share)
+        self._wait(self._seconds)
 
     def _find_wait(self) -> Callable[[float], None]:
         input_queue = _core_input_queue()

@@ -77,10 +77,6 @@ class LeaseTable:
     def num_session_leases(self) -> int:
         return sum(lease.kind is LeaseKind.SESSION for lease in self)
 
-    @property
-    def has_handoff(self) -> bool:
-        return any(lease.kind is LeaseKind.HANDOFF for lease in self)
-
     def find(self, key: str) -> Lease | None:
         """By lease id, engine request id, or the turn id that the engine's request id contains."""
         request_id = self._request_of_lease.get(key, key)

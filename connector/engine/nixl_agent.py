@@ -17,6 +17,12 @@ from connector.protocol import TransferOutcome
 
 logger = logging.getLogger("vllm.backhaul.nixl")
 
+READ_AHEAD_NOTICE = b"HB:backhaul-read"
+"""Sent before a READ so that an idle source polls faster while it serves it. A heartbeat for a request that doesn't exist,
+so a stock peer ignores it."""
+SERVING_SECONDS = 0.5
+"""How long a source polls faster after the notice, unless the read ends before."""
+
 
 class FencedNixlAgent:
     """Everything not named here is passed through under the lock: NIXL's own sync mode is NONE."""
@@ -32,6 +38,7 @@ class FencedNixlAgent:
         self.pulls: dict[int, Pull] = {}
         self._reads: list[str] = []
         self._passed_reads: set[str] = set()
+        self._serving_until = 0.0
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._agent, name)
@@ -62,6 +69,8 @@ class FencedNixlAgent:
 
     def transfer(self, handle: Any, *args: Any, **kwargs: Any) -> str:
         pull = self.pulls.get(id(handle))
+        if pull is not None:
+            self._announce(pull)
         start = time.perf_counter()
         with self._lock:
             state: str = self._agent.transfer(handle, *args, **kwargs)
@@ -70,6 +79,14 @@ class FencedNixlAgent:
             pull.post_ms = (time.perf_counter() - start) * 1e3
             pull.phase = PullPhase.DATA
         return state
+
+    def _announce(self, pull: Pull) -> None:
+        try:
+            with self._lock:
+                self._agent.send_notif(pull.context.remote_agent, notif_msg=READ_AHEAD_NOTICE)
+        except Exception as error:
+            # Only a hint: without it the read is slower, not wrong.
+            logger.info("Read-ahead notice for %s was not sent: %s", pull.context.request_id, error)
 
     def check_xfer_state(self, handle: Any) -> str:
         """``DONE`` only after a matching fence word; ``ERR`` also for a lease that ended meanwhile."""
@@ -157,6 +174,15 @@ class FencedNixlAgent:
         with self._lock:
             for agent, messages in self._agent.get_new_notifs().items():
                 self._stashed_notifs.setdefault(agent, []).extend(messages)
+                if READ_AHEAD_NOTICE in messages:
+                    self._serving_until = time.perf_counter() + SERVING_SECONDS
+                elif any(not message.startswith(b"HB:") for message in messages):
+                    self._serving_until = 0.0
+
+    @property
+    def is_serving(self) -> bool:
+        """A peer has announced a READ of this engine's blocks that has not ended yet."""
+        return time.perf_counter() < self._serving_until
 
     def _hold_back(self, message: bytes) -> bool:
         if message.startswith(b"HB:"):

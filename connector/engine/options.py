@@ -55,7 +55,7 @@ def parse_options(config: TransferConfig, *, is_cpu: bool) -> EngineOptions:
         fleet_key_file=Path(str(_required(config, "backhaul_fleet_key_file"))),
         is_prefill=config.kv_role == "kv_producer",
         idle_poll_ms=float(config.get_from_extra_config("backhaul_idle_poll_ms", 5.0 if is_cpu else 0.0)),
-        idle_wait_ms=float(config.get_from_extra_config("backhaul_idle_wait_ms", 5.0 if is_cpu else 0.0)),
+        idle_wait_ms=float(config.get_from_extra_config("backhaul_idle_wait_ms", 20.0 if is_cpu else 0.0)),
         cpu_yield_ms=float(config.get_from_extra_config("backhaul_cpu_yield_ms", 0.1 if is_cpu else 0.0)),
         policy=_initial_policy(config),
     )

@@ -237,8 +237,7 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         has_work = scheduler_output.total_num_scheduled_tokens or self._reqs_need_recv or self._reqs_need_send
         if has_work or self.transfers.is_waiting or self.control.has_orders or not len(self.control.table):
             return
-        # A handoff ends with the reader's notice within milliseconds; session leases only end by the clock.
-        self._idle_wait.wait(share=0.2 if self.control.table.has_handoff else 1.0)
+        self._idle_wait.wait()
 
     def _take_orders(self) -> SchedulerOrders:
         policy = self.live_policy.values

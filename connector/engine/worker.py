@@ -17,6 +17,8 @@ from connector.protocol import TransferOutcome
 
 logger = logging.getLogger("vllm.backhaul.worker")
 
+SERVING_POLL_SECONDS = 0.0002
+
 
 class BackhaulWorker(NixlPullConnectorWorker):
     """Seams of vLLM 0.32.0 used: facts of each override are named at its definition."""
@@ -253,10 +255,11 @@ class BackhaulWorker(NixlPullConnectorWorker):
 
     def _progress_while_idle(self) -> None:
         """On CPU NIXL's own progress thread is off, and an idle engine takes no steps that would answer its peers."""
-        pause_seconds = self._options.idle_poll_ms / 1e3
+        idle_seconds = self._options.idle_poll_ms / 1e3
         while True:
-            time.sleep(pause_seconds)
-            if time.perf_counter() - self._last_step_at < pause_seconds:
+            is_serving = self._agent.is_serving
+            time.sleep(SERVING_POLL_SECONDS if is_serving else idle_seconds)
+            if not is_serving and time.perf_counter() - self._last_step_at < idle_seconds:
                 continue
             try:
                 self._agent.progress()
