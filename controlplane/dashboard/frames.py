@@ -15,7 +15,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything listed in a frame."""
 
 
-class LoadRow(Row):
+class LoadRow(Row, frozen=True):
     num_free_blocks: int = 0
     num_blocks: int = 0
     num_leases: int = 0
@@ -26,7 +26,7 @@ class LoadRow(Row):
     num_dropped_events: int = 0
 
 
-class EngineRow(Row):
+class EngineRow(Row, frozen=True):
     """``role`` is empty until the engine itself has been heard."""
 
     name: str
@@ -45,7 +45,7 @@ class EngineRow(Row):
     load: LoadRow | None
 
 
-class AgentRow(Row):
+class AgentRow(Row, frozen=True):
     engine: str
     connected: bool
     version: str
@@ -54,7 +54,7 @@ class AgentRow(Row):
     seen_age_ms: float | None
 
 
-class RouterRow(Row):
+class RouterRow(Row, frozen=True):
     name: str
     connected: bool
     version: str
@@ -65,7 +65,7 @@ class RouterRow(Row):
     seen_age_ms: float | None
 
 
-class PlacementRow(Row):
+class PlacementRow(Row, frozen=True):
     """``lifetime_ms`` spans grant to expiry; both it and ``remaining_ms`` are null when nothing is counted down."""
 
     id: str
@@ -81,7 +81,7 @@ class PlacementRow(Row):
     remaining_ms: float | None
 
 
-class TurnRow(Row):
+class TurnRow(Row, frozen=True):
     id: str
     session: str
     index: int | None
@@ -99,7 +99,7 @@ class TurnRow(Row):
     age_ms: float
 
 
-class SessionRow(Row):
+class SessionRow(Row, frozen=True):
     """``placement`` is the held lease, or the latest one."""
 
     id: str
@@ -111,7 +111,7 @@ class SessionRow(Row):
     last_turn: TurnRow | None
 
 
-class TransferRow(Row):
+class TransferRow(Row, frozen=True):
     id: str
     direction: str
     source: str
@@ -130,13 +130,13 @@ class TransferRow(Row):
     age_ms: float
 
 
-class FieldDiff(Row):
+class FieldDiff(Row, frozen=True):
     field: str
     before: PolicyValue | None
     after: PolicyValue | None
 
 
-class RevisionRow(Row):
+class RevisionRow(Row, frozen=True):
     revision: int
     scope: str
     values: dict[str, PolicyValue]
@@ -146,13 +146,13 @@ class RevisionRow(Row):
     age_ms: float
 
 
-class FieldDrift(Row):
+class FieldDrift(Row, frozen=True):
     field: str
     expected: PolicyValue | None
     actual: PolicyValue | None
 
 
-class AckRow(Row):
+class AckRow(Row, frozen=True):
     """How one enforcer took the newest revision. ``state``: as ``policy.selectors.AckState``."""
 
     enforcer: str
@@ -165,7 +165,7 @@ class AckRow(Row):
     unsupported_fields: list[str]
 
 
-class PolicyRow(Row):
+class PolicyRow(Row, frozen=True):
     """``values`` hold for the fleet scope; ``scopes`` are the patches of every scope that sets something.
 
     ``acks`` are of the newest revision, unanswered ones first; the counts are of all its enforcers.
