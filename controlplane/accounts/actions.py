@@ -6,8 +6,9 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from controlplane.accounts.models import ApiToken, AuditEntry, RouterKey, TokenKind
+from controlplane.accounts.models import ApiToken, AuditEntry, RouterKey, TokenKind, User
 from controlplane.accounts.secrets import new_secret, sha256_of
+from controlplane.fleet.groups import AGENTS, ROUTERS, announce_fleet_changed, tell_on_commit
 
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
@@ -49,13 +50,15 @@ def create_token(
 
 @transaction.atomic
 def revoke_token(token: ApiToken, *, actor: str) -> ApiToken:
-    """Closes the door for new requests and handshakes; revoking twice changes nothing."""
+    """Closes the door for new requests and handshakes, and the sockets that came in by it; once is enough."""
     token = ApiToken.objects.select_for_update().get(pk=token.pk)
     if token.revoked_at is None:
         token.revoked_at = timezone.now()
         token.save(update_fields=["revoked_at"])
         after = {"revoked_at": token.revoked_at.isoformat()}
         record_audit(actor=actor, action="revoke", object_kind="token", object_id=token.pk, after=after)
+        for group in (AGENTS, ROUTERS):
+            tell_on_commit(group, {"type": "token.revoked", "token_id": str(token.pk)})
     return token
 
 
@@ -81,4 +84,19 @@ def register_router_key(*, tenant: str, name: str, secret: str, actor: str) -> b
         record_audit(
             actor=actor, action="register", object_kind="router_key", object_id=key.pk, after={"tenant": tenant}
         )
+        announce_fleet_changed()
     return created
+
+
+@transaction.atomic
+def ensure_login(*, username: str, password: str, actor: str) -> bool:
+    """A person who can log in with this password; True when that needed a change."""
+    user = User.objects.select_for_update().filter(username=username).first()
+    if user is not None and user.is_active and user.check_password(password):
+        return False
+    user = user or User(username=username, is_staff=True, is_superuser=True)
+    user.is_active = True
+    user.set_password(password)
+    user.save()
+    record_audit(actor=actor, action="set_password", object_kind="user", object_id=username)
+    return True

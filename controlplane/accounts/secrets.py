@@ -24,3 +24,7 @@ def bearer_secret(authorization: str) -> str | None:
     scheme, _, secret = authorization.partition(" ")
     secret = secret.strip()
     return secret if scheme.lower() == "bearer" and 0 < len(secret) <= MAX_SECRET_CHARS else None
+
+
+def new_password() -> str:
+    return secrets.token_urlsafe(18)

@@ -138,6 +138,10 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         logger.info("event=peer_reconnect kind=%s peer=%s reason=%s", self.token_kind, self.peer_name, reason)
         await self.close(code=CLOSE_TRY_AGAIN)
 
+    async def token_revoked(self, message: dict[str, Any]) -> None:
+        if message["token_id"] == str(self.token.pk):
+            await self.refuse("the token was revoked")
+
     async def disconnect(self, code: int) -> None:
         self._is_closed = True
         if self._hello_timer:
