@@ -12,13 +12,13 @@ from controlplane.placement.facts import Dated
 from controlplane.placement.models import Placement, Session, Turn
 from tests.controlplane.placement.events import after, decided, granted, recorded
 
-NUM_TURNS = 60
-NUM_ROUNDS = 5
+NUM_TURNS = 400
+NUM_ROUNDS = 4
 JOIN_SECONDS = 30.0
 
 
 def turn(index: int) -> dict[str, str]:
-    return {"turn_id": str(uuid.UUID(int=index + 1)), "session_id": f"session-{index % 7}"}
+    return {"turn_id": str(uuid.UUID(int=index + 1)), "session_id": f"session-{index % 200}"}
 
 
 @pytest.mark.django_db(transaction=True)
