@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from deploy.local.commands import last_words
 from deploy.local.console import Console, StackError
 from deploy.local.layout import Layout
 from deploy.local.supervisor import ProcessState, Supervisor
+from deploy.local.virtualenvs import child_environment
 
 ANSWER_SECONDS = 3.0
 CELERY_SECONDS = 20.0
@@ -57,24 +58,21 @@ def http_probe(url: str, *, accepts_any_status: bool = False) -> Probe:
     return probe
 
 
+def celery_node(layout: Layout) -> str:
+    """The worker's name; two stacks may share a Redis server."""
+    return f"{layout.short_name}@localhost"
+
+
 def celery_probe(layout: Layout, variables: Mapping[str, str]) -> Probe:
-    """A worker answers a ping through the broker."""
-    command: list[str | Path] = [
-        layout.main_python,
-        "-m",
-        "celery",
-        "-A",
-        "controlplane",
-        "inspect",
-        "ping",
-        "--timeout",
-        "3",
-    ]
+    """The worker answers a ping through the broker. Named, so that the answer isn't waited for any longer."""
+    ping = ("inspect", "ping", "--timeout", "5", "--destination", celery_node(layout))
+    command = [str(layout.main_python), "-m", "celery", "-A", "controlplane", *ping]
+    environment = {**child_environment(), **variables}
 
     def probe() -> str:
         try:
             result = subprocess.run(
-                command, cwd=layout.root, env=dict(variables), capture_output=True, timeout=CELERY_SECONDS, check=False
+                command, cwd=layout.root, env=environment, capture_output=True, timeout=CELERY_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
             return "no answer to a ping"
@@ -105,24 +103,32 @@ def wait_until_ready(
     probes: Mapping[str, Probe], supervisor: Supervisor, layout: Layout, console: Console, *, seconds: float
 ) -> None:
     """Prints each part as it gets ready. Raises ``StackError`` at once when a process has died, or at the deadline."""
-    pending = dict(probes)
+    complaints = dict.fromkeys(probes, "not asked yet")
     deadline, progress = Deadline.after(seconds), Deadline.after(PROGRESS_SECONDS)
     first_pids = {name: state.pid for name, state in supervisor.states().items()}
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        while pending:
-            complaints = dict(zip(pending, pool.map(lambda probe: probe(), pending.values()), strict=True))
-            for name in [name for name, complaint in complaints.items() if not complaint]:
-                del pending[name]
-                console.say(f"{name}: ready")
-            _fail_for_dead(pending, supervisor.states(), first_pids, layout)
-            if pending and deadline.has_passed():
-                name, complaint = next((name, complaints[name]) for name in pending)
+    with ThreadPoolExecutor(max_workers=max(1, len(probes))) as pool:
+        asked = {pool.submit(probe): name for name, probe in probes.items()}
+        while asked:
+            for answer in wait(asked, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+                name = asked.pop(answer)
+                complaints[name] = answer.result()
+                if complaints[name]:
+                    asked[pool.submit(_ask_later, probes[name])] = name
+                else:
+                    console.say(f"{name}: ready")
+            unready = {name: complaint for name, complaint in complaints.items() if complaint}
+            _fail_for_dead(unready, supervisor.states(), first_pids, layout)
+            if unready and deadline.has_passed():
+                name, complaint = next(iter(unready.items()))
                 raise StackError(f"{name} was not ready after {seconds:.0f} s: {complaint}; see {layout.log(name)}.")
-            if pending and progress.has_passed():
-                console.say(f"waiting for {', '.join(pending)}")
+            if unready and progress.has_passed():
+                console.say(f"waiting for {', '.join(unready)}")
                 progress = Deadline.after(PROGRESS_SECONDS)
-            if pending:
-                time.sleep(POLL_SECONDS)
+
+
+def _ask_later(probe: Probe) -> str:
+    time.sleep(POLL_SECONDS)
+    return probe()
 
 
 def _fail_for_dead(

@@ -4,6 +4,7 @@ from deploy.local.engines import Engine, engines_of
 from deploy.local.environment import Options
 from deploy.local.layout import Layout
 from deploy.local.programs import Program
+from deploy.local.readiness import celery_node
 from deploy.local.stamps import digest_of
 
 CELERY_CONCURRENCY = 2
@@ -35,7 +36,7 @@ def controlplane_programs(options: Options, variables: dict[str, str]) -> tuple[
             command=(
                 *(layout.main_python, "-m", "uvicorn", "controlplane.asgi:application"),
                 *("--host", "127.0.0.1", "--port", str(options.ports.controlplane)),
-                *("--backlog", "4096", "--no-access-log", "--timeout-graceful-shutdown", "5"),
+                *("--backlog", "4096", "--lifespan", "off", "--no-access-log", "--timeout-graceful-shutdown", "5"),
             ),
             environment=environment,
             port=options.ports.controlplane,
@@ -44,7 +45,10 @@ def controlplane_programs(options: Options, variables: dict[str, str]) -> tuple[
         ),
         Program(
             name="celery-worker",
-            command=(*celery, "worker", "--concurrency", str(CELERY_CONCURRENCY), "--loglevel", "INFO"),
+            command=(
+                *(*celery, "worker", "--concurrency", str(CELERY_CONCURRENCY), "--loglevel", "INFO"),
+                *("--hostname", celery_node(layout)),
+            ),
             environment=environment,
             health="celery",
             stop_seconds=30,

@@ -7,7 +7,7 @@ from itertools import groupby
 from deploy.local.console import Console, StackError
 from deploy.local.exclusive import only_launcher
 from deploy.local.layout import Layout
-from deploy.local.leftovers import end_leftovers
+from deploy.local.leftovers import end_leftovers, find_leftovers
 from deploy.local.programs import stop_wave
 from deploy.local.readiness import Deadline
 from deploy.local.supervisor import RUNNING_STATES, Supervisor
@@ -26,8 +26,8 @@ def down(layout: Layout, console: Console) -> None:
         if supervisor.is_alive():
             _stop_in_waves(supervisor, console)
             supervisor.shutdown()
-            _wait_until(lambda: not supervisor.is_alive(), "supervisord still runs")
-        if num_ended := end_leftovers(layout):
+            _wait_until(lambda: not find_leftovers(layout), "supervisord still runs")
+        elif num_ended := end_leftovers(layout):
             console.say(f"ended {num_ended} processes that had outlived their supervisord")
         console.say("everything is stopped")
 

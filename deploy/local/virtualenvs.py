@@ -56,7 +56,7 @@ class Virtualenv:
         self.folder = folder
         self.python = folder / "bin" / "python"
         self._root = root
-        self._log = options.layout.log(f"setup{folder.name}")
+        self._log = options.layout.log(f"setup-{folder.name.lstrip('.')}")
         self._digest = digest_of([lock, root / "pyproject.toml"], str(root))
 
     def is_current(self) -> bool:
