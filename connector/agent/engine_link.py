@@ -176,7 +176,7 @@ class EngineLink:
     def _forgive(self, lateness: float) -> None:
         """When this process itself was paused, the engine's answers may lie unread: the pause isn't its silence."""
         if lateness > LATE_TICK_SECONDS:
-            self._last_answer += lateness
+            self._last_answer = min(self._last_answer + lateness, asyncio.get_running_loop().time())
 
     def _change(self, state: EngineState) -> None:
         if state is not self.state:

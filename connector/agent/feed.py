@@ -82,7 +82,7 @@ class Subscriber:
         self._filled.set()
 
     async def write_to(self, send: Callable[[bytes], Awaitable[None]]) -> str:
-        """Sends frames for as long as the router keeps up; returns why it no longer does."""
+        """Sends frames for as long as the router keeps up; why it no longer does, or empty when it is gone."""
         while not self.overflowed:
             await self._filled.wait()
             self._filled.clear()
@@ -93,8 +93,8 @@ class Subscriber:
                     await asyncio.wait_for(send(frame), self._limits.write_timeout)
                 except TimeoutError:
                     return f"it read nothing for {self._limits.write_timeout:g} s"
-                except OSError as error:
-                    return f"its connection broke: {error}"
+                except OSError:
+                    return ""
         return "it reads slower than the engine changes"
 
 
@@ -113,7 +113,7 @@ class FeedHub:
         self._boot = boot
         self._engine_name = engine_name
         self._leases = leases
-        self._sequence = 0
+        self.sequence = 0
         self._subscribers: set[Subscriber] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._load_published_at = float("-inf")
@@ -123,10 +123,10 @@ class FeedHub:
         return len(self._subscribers)
 
     def publish(self, change: FeedChange) -> None:
-        self._sequence += 1
+        self.sequence += 1
         if not self._subscribers:
             return
-        frame = self.encode(FeedDelta(sequence=self._sequence, change=change))
+        frame = self.encode(FeedDelta(sequence=self.sequence, change=change))
         for subscriber in self._subscribers:
             subscriber.push(frame)
 
@@ -150,7 +150,7 @@ class FeedHub:
         snapshot = FeedSnapshot(
             protocol=PROTOCOL_VERSION,
             boot=self._boot,
-            sequence=self._sequence,
+            sequence=self.sequence,
             engine_name=self._engine_name,
             state=self.engine.state,
             incarnation=self.engine.incarnation,
@@ -198,7 +198,8 @@ class FeedDoor:
 
     async def _write(self, request: web.Request, socket: web.WebSocketResponse, subscriber: Subscriber) -> None:
         reason = await subscriber.write_to(socket.send_bytes)
-        logger.warning("feed_router_cut_off peer=%s reason=%r", request.remote, reason)
+        if reason:
+            logger.warning("feed_router_cut_off peer=%s reason=%r", request.remote, reason)
         if request.transport is not None:
             # A close frame would queue behind what the router doesn't read.
             request.transport.abort()
