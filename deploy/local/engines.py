@@ -21,6 +21,7 @@ ENGINE_VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
     "SPT_NOENV": "1",  # setproctitle would overwrite the environment, by which leftovers are found
+    "UCX_NET_DEVICES": "lo",
     "UCX_TLS": "tcp",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -74,11 +74,13 @@ class Layout:
     @property
     def sockets(self) -> Path:
         """``<run>/engines``, or a short private directory when a socket in there would exceed the kernel's limit."""
-        wanted = self.run / "engines"
-        if len(str(wanted / LONGEST_SOCKET_NAME).encode()) <= MAX_SOCKET_PATH_BYTES:
-            return wanted
-        base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-        return base / self.short_name
+        short = [
+            Path(base) / self.short_name for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()) if base
+        ]
+        for folder in (self.run / "engines", *short):
+            if len(str(folder / LONGEST_SOCKET_NAME).encode()) <= MAX_SOCKET_PATH_BYTES:
+                return folder
+        raise StackError(f"every place for sockets has too long a path; set TMPDIR shorter than {short[-1].parent}.")
 
     @property
     def short_name(self) -> str:
