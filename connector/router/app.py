@@ -1,0 +1,153 @@
+"""The router process: starts and stops the parts, answers HTTP, drains on request."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aiohttp import web
+
+from connector.protocol import FleetSnapshot, PolicyAck, RouterStatus
+from connector.router.assembly import Parts, router_version
+from connector.router.control import ControlClient
+from connector.router.endpoints import Doors
+from connector.router.environment import Settings
+from connector.router.store import load_snapshot, save_snapshot
+
+KEEPALIVE_SECONDS = 75.0
+FAREWELL_SECONDS = 2.0
+"""How long a stopping router waits for the control plane to take the last events and the agents the last releases."""
+
+POLL_SECONDS = 0.05
+
+FIRST_FEEDS_SECONDS = 2.0
+"""A restarted router waits this long for the leases of the engines that it knows, so that its first turn reuses."""
+
+log = logging.getLogger(__name__)
+
+
+class Router:
+    """``start``, then ``stop``; ``failed`` is set when a background part died, which no part should."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._doors = Doors(parts, settings.max_body_bytes)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._runner = web.ServerRunner(self._make_server(), shutdown_timeout=1.0)
+        self.failed = asyncio.Event()
+        self._control = ControlClient(
+            settings.controlplane_url,
+            settings.router_token,
+            settings.router_name,
+            router_version(),
+            parts.spool,
+            self._apply,
+            self._status,
+        )
+        self._doors.is_control_connected = lambda: self._control.is_connected
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; known once started."""
+        return int(self._runner.addresses[0][1])
+
+    async def start(self) -> None:
+        """Listens when this returns. Without a control plane the last snapshot on disk is used."""
+        saved = load_snapshot(self._settings.state_dir)
+        if saved is not None:
+            log.info("event=saved_snapshot_used revision=%s engines=%s", saved.revision, len(saved.engines))
+            self._take_over(saved)
+        await self._parts.upstream.__aenter__()
+        self._parts.feeds.open(self._parts.watch)
+        await self._parts.feeds.wait_until_tried(FIRST_FEEDS_SECONDS)
+        self._supervise("control", self._control.run())
+        self._supervise("models", self._parts.models.run())
+        await self._listen()
+
+    async def stop(self) -> None:
+        """Takes no new turn, lets those in flight end within the drain time, then leaves nothing behind."""
+        self._doors.is_draining = True
+        for site in list(self._runner.sites):
+            await site.stop()
+        await self._until(lambda: self._parts.turns.num_active == 0, self._settings.drain_seconds)
+        await self._runner.cleanup()
+        await self._until(self._is_all_told, FAREWELL_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._parts.feeds.close()
+        await self._parts.models.close()
+        await self._parts.upstream.__aexit__(None, None, None)
+        self._parts.spool.close()
+        self._parts.access.flush()
+        await asyncio.to_thread(self._parts.spans.close)
+
+    def _make_server(self) -> web.Server:
+        return web.Server(
+            self._doors.answer,
+            request_factory=self._doors.make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            logger=_quiet_logger(),
+        )
+
+    async def _listen(self) -> None:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=1024)
+        await site.start()
+        log.info("event=listening host=%s port=%s", self._settings.host, self.port)
+
+    def _is_all_told(self) -> bool:
+        control_done = not self._control.is_connected or self._parts.spool.num_pending == 0
+        return control_done and self._parts.feeds.is_idle
+
+    async def _until(self, is_done: Callable[[], bool], seconds: float) -> None:
+        for _ in range(int(seconds / POLL_SECONDS)):
+            if is_done():
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _apply(self, snapshot: FleetSnapshot) -> PolicyAck:
+        """Puts a snapshot into effect, keeps it for the next start, and reads back what is obeyed now."""
+        self._take_over(snapshot)
+        await asyncio.to_thread(save_snapshot, self._settings.state_dir, snapshot)
+        current = self._parts.fleet.snapshot
+        return PolicyAck(enforcer=self._settings.router_name, revision=current.revision, values=current.values)
+
+    def _take_over(self, snapshot: FleetSnapshot) -> None:
+        parts = self._parts
+        before = frozenset(engine.name for engine in parts.fleet)
+        parts.fleet.apply(snapshot)
+        parts.api_keys.replace(snapshot.api_keys)
+        parts.watch.follow_fleet(before)
+        parts.feeds.follow_fleet()
+        self._doors.has_fleet = True
+
+    def _status(self) -> RouterStatus:
+        parts = self._parts
+        return RouterStatus(
+            num_active_turns=parts.turns.num_active,
+            num_leases=len(parts.book),
+            num_pending_events=parts.spool.num_pending,
+            num_dropped_events=parts.spool.num_dropped,
+        )
+
+    def _supervise(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._note_end)
+        self._tasks.append(task)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        log.critical("event=part_died part=%s", task.get_name(), exc_info=task.exception())
+        self.failed.set()
+
+
+def _quiet_logger() -> logging.Logger:
+    """aiohttp logs a traceback for every client that speaks no HTTP; handlers here log their own failures."""
+    quiet = logging.getLogger("connector.router.http")
+    quiet.setLevel(logging.CRITICAL)
+    return quiet

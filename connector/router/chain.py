@@ -1,0 +1,114 @@
+"""Conversation chains: what a prompt extends, without tokenizing it.
+
+A chain is a list of keyed hashes, one per prefix of a prompt: hash ``i`` covers tenant, model, tools and the first
+``i`` messages (chat) or the first ``i`` chunks of text or token ids (completions). Two prompts share a prefix exactly
+as far as their chains do, and hashes of two tenants never meet. Chains are hints: engines verify token ids before any
+reuse.
+
+An assistant's reply isn't in the chain of the turn that made it, so the next turn of a conversation is recognised by
+its chain beginning with the whole chain of the turn before.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import orjson
+
+HASH_BYTES = 12
+"""96 bits: 24 hexadecimal characters a hash."""
+
+MAX_CHAIN = 255
+"""Hashes that an envelope carries beside its turn marker (256 entries in all)."""
+
+KEPT_FIRST = 16
+KEPT_LAST = 128
+
+MIN_CHUNK_BYTES = 256
+CHUNK_GROWTH = 64
+"""Chunk ``n`` of a text is as long as 1/64 of what precedes it, at least 256 bytes: about 330 chunks for 1 MiB."""
+
+_TURN_MARK = "#"
+
+
+class ChainHasher:
+    """Hashes prompts with the fleet's session key. Thread-safe; holds no prompt."""
+
+    def __init__(self, session_key: bytes) -> None:
+        self._key = session_key
+
+    def chat(self, tenant: str, model: str, tools: object, messages: Sequence[object]) -> list[str]:
+        """One hash per message, oldest first."""
+        state = self._root("chat", tenant, model, tools)
+        return self._extend(state, (_canonical(message) for message in messages))
+
+    def text(self, tenant: str, model: str, prompt: str | Sequence[int]) -> list[str]:
+        """One hash per whole chunk, oldest first; an unfinished last chunk has none unless it is the only one.
+
+        Raises ``OverflowError`` or ``TypeError`` when a token id isn't an integer of 0 to 2^64-1.
+        """
+        data = prompt.encode(errors="surrogatepass") if isinstance(prompt, str) else array("Q", prompt).tobytes()
+        state = self._root("text" if isinstance(prompt, str) else "tokens", tenant, model, None)
+        return self._extend(state, _chunks(data))
+
+    def _root(self, kind: str, tenant: str, model: str, tools: object) -> bytes:
+        head = msgspec.msgpack.encode((kind, tenant, model)) + (_canonical(tools) if tools else b"")
+        return self._hash(head)
+
+    def _extend(self, state: bytes, parts: Iterator[bytes]) -> list[str]:
+        chain = []
+        for part in parts:
+            state = self._hash(state + part)
+            chain.append(state.hex())
+        return chain
+
+    def _hash(self, data: bytes) -> bytes:
+        return hashlib.blake2b(data, key=self._key, digest_size=HASH_BYTES, person=b"bh-chain").digest()
+
+
+def _canonical(value: object) -> bytes:
+    """Equal for equal JSON values, whatever their key order, spacing and null members."""
+    return orjson.dumps(_without_nulls(value), option=orjson.OPT_SORT_KEYS)
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict) and None in value.values():
+        return {name: member for name, member in value.items() if member is not None}
+    return value
+
+
+def _chunks(data: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(data):
+        size = max(MIN_CHUNK_BYTES, start // CHUNK_GROWTH)
+        if start and start + size > len(data):
+            return
+        yield data[start : start + size]
+        start += size
+
+
+def thin(chain: Sequence[str]) -> tuple[str, ...]:
+    """At most ``MAX_CHAIN`` of the hashes, in order: the first 16, the last 128 and evenly spread ones between.
+
+    A lookup tries every prefix of the new prompt, so a thinned chain still finds the whole old prompt (its last hash is
+    always kept); only an edit deep in a conversation of more than 255 messages is found at a somewhat earlier message.
+    """
+    if len(chain) <= MAX_CHAIN:
+        return tuple(chain)
+    num_between = MAX_CHAIN - KEPT_FIRST - KEPT_LAST
+    between = len(chain) - KEPT_FIRST - KEPT_LAST
+    picked = (chain[KEPT_FIRST + i * between // num_between] for i in range(num_between))
+    return (*chain[:KEPT_FIRST], *picked, *chain[-KEPT_LAST:])
+
+
+def mark_turn(index: int, chain: tuple[str, ...]) -> tuple[str, ...]:
+    """The chain as it travels: a leading ``#<turn index>`` lets a restarted router go on counting."""
+    return (f"{_TURN_MARK}{index}", *chain)
+
+
+def split_mark(chain: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Turn index and hashes of a chain that came back in a lease; index 0 when another version sent none."""
+    if chain and chain[0].startswith(_TURN_MARK) and chain[0][1:].isdecimal():
+        return int(chain[0][1:]), chain[1:]
+    return 0, chain

@@ -1,0 +1,190 @@
+"""The router's settings: the only reader of its environment variables and flags."""
+
+import argparse
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from connector.signing import FleetKey
+
+NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+
+
+class ConfigurationError(Exception):
+    """The router cannot start; the message is one sentence for the operator."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Validated once at start. Durations in seconds, sizes in bytes. ``state_dir`` is this router's own directory."""
+
+    controlplane_url: str
+    router_name: str
+    router_token: str = field(repr=False)
+    host: str
+    port: int
+    engine_key: str = field(repr=False)
+    feed_token: str = field(repr=False)
+    fleet_key: FleetKey
+    state_dir: Path
+    otlp_endpoint: str
+    max_body_bytes: int = 32 * 1024 * 1024
+    drain_seconds: float = 30.0
+    engine_timeout_seconds: float = 600.0
+    index_turns: int = 100_000
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: flag ``--router-name`` and variable ``BACKHAUL_ROUTER_NAME`` share the name."""
+
+    name: str
+    default: str | None
+    text: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.lower().replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return f"BACKHAUL_{self.name}"
+
+
+OPTIONS = (
+    Option("CONTROLPLANE_URL", "http://127.0.0.1:8000", "base URL of the control plane"),
+    Option("ROUTER_NAME", socket.gethostname() or "router", "name of this router in the fleet"),
+    Option("ROUTER_TOKEN_FILE", None, "file with the router's enrolment token"),
+    Option("ROUTER_HOST", "127.0.0.1", "address to listen on"),
+    Option("ROUTER_PORT", "8080", "port to listen on; 0 picks a free one"),
+    Option("ENGINE_KEY_FILE", None, "file with the engines' API key (vLLM --api-key)"),
+    Option("FEED_TOKEN_FILE", None, "file with the token of the agents' lease feeds"),
+    Option("FLEET_KEY_FILE", None, "file with the fleet key, mode 0600"),
+    Option("STATE_DIR", ".run/state", "directory under which routers/<name> keeps the last fleet snapshot and events"),
+    Option("OTLP_ENDPOINT", "", "OTLP/HTTP traces URL; default <control plane>/v1/traces; 'none' exports nothing"),
+    Option("ROUTER_MAX_BODY_BYTES", str(32 * 1024 * 1024), "largest request body taken"),
+    Option("ROUTER_DRAIN_SECONDS", "30", "how long SIGTERM waits for turns in flight"),
+    Option("ROUTER_ENGINE_TIMEOUT_SECONDS", "600", "longest silence of an engine within a reply"),
+    Option("LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
+    Option("ROUTER_INDEX_TURNS", "100000", "most turns remembered for placement"),
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m connector.router",
+        description="OpenAI-compatible, KV-cache-aware front of a vLLM prefill/decode fleet.",
+        epilog="Every flag is also an environment variable (BACKHAUL_<NAME>); the flag wins.",
+    )
+    for option in OPTIONS:
+        default = f" (default {option.default})" if option.default else ""
+        text = f"{option.text} [{option.variable}]{default}".replace("%", "%%")
+        parser.add_argument(option.flag, dest=option.name, metavar="VALUE", help=text)
+    return parser
+
+
+def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of flags over environment over defaults, or ``ConfigurationError``."""
+    flags = vars(build_parser().parse_args(argv))
+    source = os.environ if environ is None else environ
+    raw = {o.name: flags[o.name] or source.get(o.variable) or o.default for o in OPTIONS}
+    controlplane_url = _url(raw, "CONTROLPLANE_URL")
+    endpoint = raw["OTLP_ENDPOINT"] or f"{controlplane_url}/v1/traces"
+    if endpoint == "none":
+        endpoint = ""
+    router_name = _name(raw, "ROUTER_NAME")
+    return Settings(
+        controlplane_url=controlplane_url,
+        router_name=router_name,
+        router_token=_secret(raw, "ROUTER_TOKEN_FILE"),
+        host=_host(raw, "ROUTER_HOST"),
+        port=int(_number(raw, "ROUTER_PORT", 0, 65535)),
+        engine_key=_secret(raw, "ENGINE_KEY_FILE"),
+        feed_token=_secret(raw, "FEED_TOKEN_FILE"),
+        fleet_key=_fleet_key(raw),
+        state_dir=Path(_text(raw, "STATE_DIR")) / "routers" / router_name,
+        otlp_endpoint=endpoint,
+        max_body_bytes=int(_number(raw, "ROUTER_MAX_BODY_BYTES", 1024, 1 << 30)),
+        drain_seconds=_number(raw, "ROUTER_DRAIN_SECONDS", 0, 3600),
+        engine_timeout_seconds=_number(raw, "ROUTER_ENGINE_TIMEOUT_SECONDS", 1, 86400),
+        index_turns=int(_number(raw, "ROUTER_INDEX_TURNS", 100, 10_000_000)),
+        log_level=_log_level(raw),
+    )
+
+
+def _text(raw: Mapping[str, str | None], name: str) -> str:
+    value = raw[name]
+    if not value:
+        raise ConfigurationError(f"BACKHAUL_{name} is not set and has no default.")
+    return value
+
+
+def _name(raw: Mapping[str, str | None], name: str) -> str:
+    value = _text(raw, name)
+    if not NAME_PATTERN.match(value):
+        raise ConfigurationError(f"BACKHAUL_{name} must be 1-128 letters, digits, dots, dashes or underscores.")
+    return value
+
+
+def _number(raw: Mapping[str, str | None], name: str, lowest: float, highest: float) -> float:
+    value = _text(raw, name)
+    try:
+        number = float(value)
+    except ValueError:
+        raise ConfigurationError(f"BACKHAUL_{name} must be a number, not {value!r}.") from None
+    if not lowest <= number <= highest:
+        raise ConfigurationError(f"BACKHAUL_{name} must be between {lowest} and {highest}.")
+    return number
+
+
+def _url(raw: Mapping[str, str | None], name: str) -> str:
+    value = _text(raw, name).rstrip("/")
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigurationError(f"BACKHAUL_{name} must be an http or https URL, not {value!r}.")
+    return value
+
+
+def _log_level(raw: Mapping[str, str | None]) -> str:
+    value = _text(raw, "LOG_LEVEL").upper()
+    if value not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ConfigurationError(f"BACKHAUL_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {value!r}.")
+    return value
+
+
+def _host(raw: Mapping[str, str | None], name: str) -> str:
+    value = _text(raw, name).strip("[]")
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        if not NAME_PATTERN.match(value):
+            raise ConfigurationError(f"BACKHAUL_{name} must be an address or a host name, not {value!r}.") from None
+    return value
+
+
+def _secret(raw: Mapping[str, str | None], name: str) -> str:
+    path = Path(_text(raw, name))
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"BACKHAUL_{name}: {path} cannot be read ({error.strerror}).") from None
+    secret = lines[0].strip() if lines else ""
+    if not secret:
+        raise ConfigurationError(f"BACKHAUL_{name}: the first line of {path} is empty.")
+    return secret
+
+
+def _fleet_key(raw: Mapping[str, str | None]) -> FleetKey:
+    path = Path(_text(raw, "FLEET_KEY_FILE"))
+    try:
+        return FleetKey.load(path)
+    except OSError as error:
+        raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {path} cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {error}.") from None

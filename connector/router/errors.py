@@ -1,0 +1,77 @@
+"""Errors in the shape that OpenAI's clients parse: ``{"error": {message, type, param, code}}``."""
+
+import msgspec
+from aiohttp import web
+
+JSON_TYPE = "application/json"
+
+_TYPE_BY_STATUS = {
+    401: "invalid_request_error",
+    404: "invalid_request_error",
+    429: "rate_limit_error",
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """An answer that the router itself gives. ``param`` names the field at fault; ``retry_after`` is in seconds."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+        close: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+        self.close = close
+        self.request_id = ""
+
+    def body(self) -> bytes:
+        default = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = _TYPE_BY_STATUS.get(self.status, default)
+        return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))
+
+    def to_response(self) -> web.Response:
+        response = web.Response(status=self.status, body=self.body(), content_type=JSON_TYPE)
+        if self.retry_after is not None:
+            response.headers["Retry-After"] = str(self.retry_after)
+        if self.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if self.request_id:
+            response.headers["X-Request-Id"] = self.request_id
+        if self.close:
+            response.force_close()
+        return response
+
+
+def bad_request(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value" if param else "invalid_json")
+
+
+def unknown_model(model: str) -> ApiError:
+    shown = model if len(model) <= 64 else model[:61] + "..."
+    return ApiError(404, f"The model {shown!r} does not exist.", param="model", code="model_not_found")
+
+
+def no_engine(message: str) -> ApiError:
+    """No engine can take the turn now; the client may try again soon."""
+    return ApiError(503, message, code="no_engine_available", retry_after=1)

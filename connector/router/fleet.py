@@ -1,0 +1,132 @@
+"""The engines as this router sees them: the control plane's snapshot, corrected by the agents' feeds."""
+
+import time
+from collections.abc import Iterator
+
+from yarl import URL
+
+from connector.protocol import EngineLoad, EngineState, FleetEngine, FleetSnapshot, PolicyValues, Role
+
+EMPTY_SNAPSHOT = FleetSnapshot(
+    revision=0,
+    values=PolicyValues(),
+    model_patches={},
+    tenant_patches={},
+    session_patches={},
+    engines=(),
+    api_keys=(),
+)
+
+AVOID_SECONDS = 1.0
+"""How long an engine that refused a connection is taken only if there is no other."""
+
+_SERVING_STATES = frozenset(("ready", "silent"))
+"""``silent``: its agent isn't heard, which says nothing about the engine. The router serves on without agents."""
+
+
+class Engine:
+    """One engine and what is in flight to it. Lives as long as the snapshot names it with the same address."""
+
+    def __init__(self, facts: FleetEngine) -> None:
+        self.facts = facts
+        self.feed_state: EngineState | None = None
+        self.feed_incarnation = ""
+        """The incarnation that the feed told last; it outlives the feed until the control plane tells another."""
+        self.load: EngineLoad | None = None
+        self.served_models: frozenset[str] = frozenset((facts.model,))
+        self.num_active = 0
+        self.num_picked = 0
+        self.is_late_with_notices = False
+        self._avoid_until = 0.0
+        self._urls: dict[str, URL] = {}
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def role(self) -> Role:
+        return self.facts.role
+
+    @property
+    def incarnation(self) -> str:
+        return self.feed_incarnation or self.facts.incarnation
+
+    @property
+    def is_up(self) -> bool:
+        """The engine answers as far as is known. The feed, where connected, is fresher than the control plane."""
+        if self.facts.state == "pending":
+            return False
+        if self.feed_state is not None:
+            return self.feed_state is EngineState.READY
+        return self.facts.state in _SERVING_STATES
+
+    @property
+    def takes_turns(self) -> bool:
+        return self.is_up and not self.facts.draining
+
+    @property
+    def is_avoided(self) -> bool:
+        return time.monotonic() < self._avoid_until
+
+    def avoid_for_a_while(self) -> None:
+        self._avoid_until = time.monotonic() + AVOID_SECONDS
+
+    def serves(self, model: str) -> bool:
+        return model in self.served_models
+
+    def url(self, path: str) -> URL:
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = URL(self.facts.engine_url.rstrip("/") + path, encoded=True)
+        return url
+
+
+class Fleet:
+    """Current snapshot and engines by name. Changed only on the event loop."""
+
+    def __init__(self) -> None:
+        self.snapshot = EMPTY_SNAPSHOT
+        self._engines: dict[str, Engine] = {}
+
+    def apply(self, snapshot: FleetSnapshot) -> None:
+        """Takes a snapshot over; engines that stay keep their counters."""
+        engines = {}
+        for facts in snapshot.engines:
+            known = self._engines.get(facts.name)
+            if known is None or known.facts.engine_url != facts.engine_url or known.role is not facts.role:
+                engines[facts.name] = Engine(facts)
+                continue
+            if known.feed_state is None and known.facts.incarnation != facts.incarnation:
+                known.feed_incarnation = ""
+            if known.facts.model != facts.model:
+                known.served_models = frozenset((facts.model,))
+            known.facts = facts
+            engines[facts.name] = known
+        self._engines = engines
+        self.snapshot = snapshot
+
+    def __iter__(self) -> Iterator[Engine]:
+        return iter(self._engines.values())
+
+    def get(self, name: str) -> Engine | None:
+        return self._engines.get(name)
+
+    def engines_accepting(self, role: Role, model: str) -> list[Engine]:
+        return [e for e in self if e.role is role and e.takes_turns and e.serves(model)]
+
+    def models_served(self) -> frozenset[str]:
+        """Every model of a decode engine that takes turns."""
+        served: set[str] = set()
+        for engine in self:
+            if engine.role is Role.DECODE and engine.takes_turns:
+                served |= engine.served_models
+        return frozenset(served)
+
+    def models_known(self) -> frozenset[str]:
+        """Every model of any approved engine, up or not: tells a wrong name from an outage."""
+        known: set[str] = set()
+        for engine in self:
+            if engine.facts.state != "pending":
+                known |= engine.served_models
+        return frozenset(known)

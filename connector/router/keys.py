@@ -1,0 +1,39 @@
+"""API keys of clients: bearer token in, tenant out."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from connector.protocol import ApiKeyHash
+from connector.router.errors import ApiError
+
+MAX_KEY_CHARS = 512
+
+
+class ApiKeys:
+    """The fleet's API keys by SHA-256. Keys are never held, and a lookup by hash leaks no prefix by its timing."""
+
+    def __init__(self) -> None:
+        self._tenant_by_hash: dict[str, str] = {}
+
+    def replace(self, keys: Iterable[ApiKeyHash]) -> None:
+        self._tenant_by_hash = {key.sha256.lower(): key.tenant for key in keys}
+
+    def __len__(self) -> int:
+        return len(self._tenant_by_hash)
+
+    def tenant_of(self, headers: Mapping[str, str]) -> str:
+        """The tenant that the request speaks for. Raises ``ApiError`` 401."""
+        scheme, _, token = headers.get("Authorization", "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise _unauthorized("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
+        if len(token) <= MAX_KEY_CHARS:
+            digest = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+            tenant = self._tenant_by_hash.get(digest)
+            if tenant is not None:
+                return tenant
+        raise _unauthorized("Incorrect API key provided.")
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key")

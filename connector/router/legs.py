@@ -1,0 +1,111 @@
+"""Builds the two legs of a turn: bodies, signed envelopes, headers."""
+
+import time
+from typing import Any
+
+import msgspec
+from multidict import CIMultiDict
+
+from connector.protocol import Decision, LegEnvelope, PolicyPatch, Role
+from connector.router.request import Endpoint, OneLeg, TurnRequest
+from connector.signing import FleetKey
+
+ENVELOPE_SECONDS = 600.0
+
+_NOT_FOR_PREFILL = ("stream_options", "min_tokens", "max_tokens", "max_completion_tokens", "n", "stream")
+
+SEQUENCES_OF_THEIR_OWN = frozenset(
+    (OneLeg.SEVERAL_CHOICES, OneLeg.SEVERAL_PROMPTS, OneLeg.BEAM_SEARCH, OneLeg.PROMPT_EMBEDS)
+)
+"""Requests that are several sequences to the engine, or have no token ids: one envelope can't speak for them, so the
+engine gets no transfer params at all and grants no lease."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class BackhaulParams(msgspec.Struct, frozen=True):
+    """``offer`` is the other engine's signed token, passed on unread."""
+
+    envelope: str
+    offer: str | None
+
+
+class TransferParams(msgspec.Struct, frozen=True):
+    """vLLM's own names; the connector fills in the remote fields itself."""
+
+    do_remote_decode: bool
+    do_remote_prefill: bool
+    backhaul: BackhaulParams
+    remote_engine_id: None = None
+    remote_block_ids: None = None
+    remote_host: None = None
+    remote_port: None = None
+
+
+class LegSigner:
+    """Signs what every leg carries, so that engines take orders from the fleet's routers only."""
+
+    def __init__(self, key: FleetKey) -> None:
+        self._key = key
+
+    def sign(
+        self,
+        leg: Role,
+        *,
+        tenant: str,
+        session_id: str,
+        turn_id: str,
+        traceparent: str,
+        reason: Decision | None,
+        patch: PolicyPatch | None,
+        chain: tuple[str, ...],
+    ) -> str:
+        """The envelope token; valid for ten minutes by the engines' clocks."""
+        envelope = LegEnvelope(
+            leg=leg,
+            tenant=tenant,
+            session_id=session_id,
+            turn_id=turn_id,
+            expires_unix=time.time() + ENVELOPE_SECONDS,
+            traceparent=traceparent,
+            reason_without_offer=reason,
+            policy=patch,
+            chain=chain,
+        )
+        return self._key.sign("envelope", envelope)
+
+
+def prefill_body(request: TurnRequest, salt: str, envelope: str, offer: str | None) -> bytes:
+    """Exactly one token, not streamed; everything that shapes the prompt is the client's own bytes."""
+    body: dict[str, Any] = {k: v for k, v in request.fields.items() if k not in _NOT_FOR_PREFILL}
+    body["stream"] = False
+    body["max_tokens"] = 1
+    if request.endpoint is Endpoint.CHAT:
+        body["max_completion_tokens"] = 1
+    if "n" in request.fields:
+        body["n"] = 1
+    body["cache_salt"] = salt
+    body["kv_transfer_params"] = TransferParams(True, False, BackhaulParams(envelope, offer))
+    return _encode(body)
+
+
+def decode_body(request: TurnRequest, salt: str, envelope: str | None, offer: str | None) -> bytes:
+    """The client's request as it came, stripped, with the transfer's params; without an envelope no params either."""
+    body: dict[str, Any] = dict(request.fields)
+    body["cache_salt"] = salt
+    if envelope is not None:
+        body["kv_transfer_params"] = TransferParams(False, True, BackhaulParams(envelope, offer))
+    return _encode(body)
+
+
+def leg_headers(
+    base: CIMultiDict[str], engine_key: str, turn_id: str, traceparent: str, tracestate: str
+) -> CIMultiDict[str]:
+    """The client's end-to-end headers plus the leg's own; the client's key never goes on."""
+    headers = base.copy()
+    headers["Authorization"] = f"Bearer {engine_key}"
+    headers["X-Request-Id"] = turn_id
+    headers["traceparent"] = traceparent
+    if tracestate:
+        headers["tracestate"] = tracestate
+    return headers

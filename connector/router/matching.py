@@ -1,0 +1,157 @@
+"""Finds what a new prompt extends: the session that it goes on with, and the lease that it may reuse.
+
+Longest common prefix first. Among turns that share it, in this order: the same session, the one whose reply the new
+prompt quotes, one that nobody continued yet, the most recent.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connector.protocol import Decision
+from connector.router.fleet import Fleet
+from connector.router.index import HeldLease, KnownTurn, TurnIndex
+from connector.router.reply import digest_of_message
+
+MARGIN_SECONDS = 5.0
+"""Prefill engines decline a lease in its last 5 s, so it isn't offered either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """``session_id`` is empty unless the client keyed its conversation. ``messages``: of a chat, one per hash."""
+
+    tenant: str
+    session_id: str
+    chain: Sequence[str]
+    messages: Sequence[object] | None = None
+
+    @property
+    def tail(self) -> str:
+        return self.chain[-1] if self.chain else ""
+
+    def reply_after(self, position: int) -> bytes:
+        """Digest of the assistant message that follows the first ``position`` messages; empty if there is none."""
+        if self.messages is None or position >= len(self.messages):
+            return b""
+        return digest_of_message(self.messages[position])
+
+
+@dataclass(slots=True)
+class Match:
+    """``awaited``: a better source whose notice is outstanding. ``lost``: why the best source has no usable lease."""
+
+    joined: KnownTurn | None = None
+    source: KnownTurn | None = None
+    awaited: KnownTurn | None = None
+    lost: Decision | None = None
+    num_common: int = 0
+
+    @property
+    def lease(self) -> HeldLease | None:
+        return self.source.lease if self.source else None
+
+
+class Matcher:
+    """Reads index and fleet; changes neither."""
+
+    def __init__(self, index: TurnIndex, fleet: Fleet) -> None:
+        self._index = index
+        self._fleet = fleet
+
+    def match(self, prompt: Prompt, may_wait: bool = True) -> Match:
+        """The best match as of now. Without a session id, ``joined`` is the turn whose session the prompt goes on.
+
+        ``may_wait`` false takes what is there and leaves ``awaited`` empty.
+        """
+        match = Match()
+        is_joining = not prompt.session_id
+        for position in range(len(prompt.chain), 0, -1):
+            sharing = self._index.sharing(prompt.chain[position - 1])
+            if not sharing:
+                continue
+            ranked = self._rank(prompt, position, sharing)
+            if is_joining:
+                is_joining = not self._join(match, prompt, position, ranked)
+            if match.source is None and match.awaited is None:
+                self._find_source(match, prompt, position, ranked, may_wait)
+            if (match.source or match.awaited) and not is_joining:
+                return match
+        if match.source is None and match.awaited is None and prompt.session_id:
+            self._fall_back_to_session(match, prompt, may_wait)
+        return match
+
+    def _rank(self, prompt: Prompt, position: int, sharing: list[KnownTurn]) -> list[KnownTurn]:
+        if len(sharing) == 1:
+            return [turn for turn in sharing if turn.tenant == prompt.tenant]
+        reply = prompt.reply_after(position) if any(turn.reply for turn in sharing) else b""
+        tail = prompt.tail
+
+        def order(turn: KnownTurn) -> tuple[bool, int, bool]:
+            quoted = 1 if not reply or not turn.reply else 0 if turn.reply == reply else 2
+            is_taken = turn.continued_by not in ("", tail)
+            return turn.session_id != prompt.session_id, quoted, is_taken
+
+        return sorted((turn for turn in sharing if turn.tenant == prompt.tenant), key=order)
+
+    def _join(self, match: Match, prompt: Prompt, position: int, ranked: list[KnownTurn]) -> bool:
+        """True when joining is decided: at the longest whole prompt that the new one strictly extends."""
+        if position == len(prompt.chain):
+            return False
+        whole = [turn for turn in ranked if turn.tail == prompt.chain[position - 1]]
+        for turn in whole:
+            if turn.continued_by in ("", prompt.tail):
+                match.joined = turn
+                break
+        return bool(whole)
+
+    def _find_source(
+        self, match: Match, prompt: Prompt, position: int, ranked: list[KnownTurn], may_wait: bool
+    ) -> None:
+        if match.joined in ranked:
+            ranked = [match.joined, *(turn for turn in ranked if turn is not match.joined)]
+        for turn in ranked:
+            if may_wait and self._is_awaited(prompt, position, turn):
+                match.awaited = turn
+                return
+            reason = self.reason_unusable(turn)
+            if reason is None:
+                match.source, match.num_common = turn, position
+                return
+            self._note_lost(match, reason)
+
+    def _fall_back_to_session(self, match: Match, prompt: Prompt, may_wait: bool) -> None:
+        """Same session, no whole message in common (a changed first line): the engine still finds equal blocks."""
+        for turn in self._index.of_session(prompt.session_id):
+            if may_wait and turn.notice.is_outstanding and not turn.is_running:
+                match.awaited = turn
+                return
+            reason = self.reason_unusable(turn)
+            if reason is None:
+                match.source = turn
+                return
+            self._note_lost(match, reason)
+
+    def _is_awaited(self, prompt: Prompt, position: int, turn: KnownTurn) -> bool:
+        """Its lease is about to be known. A turn that still runs counts only if the prompt must contain its reply."""
+        if not turn.notice.is_outstanding:
+            return False
+        extends = turn.tail == prompt.chain[position - 1] and position < len(prompt.chain)
+        return extends or (not turn.is_running and turn.session_id == prompt.session_id)
+
+    def reason_unusable(self, turn: KnownTurn) -> Decision | None:
+        """Absent when the turn's lease can be offered now."""
+        lease = turn.lease
+        if lease is None:
+            return turn.ended or Decision.NO_PLACEMENT
+        engine = self._fleet.get(lease.engine)
+        if engine is None or not engine.is_up or engine.incarnation != lease.incarnation:
+            return Decision.SOURCE_LOST
+        if lease.deadline - time.monotonic() < MARGIN_SECONDS:
+            return Decision.EXPIRED
+        return None
+
+    def _note_lost(self, match: Match, reason: Decision) -> None:
+        """The first reason that tells more than ``no_placement`` is kept."""
+        if match.lost is None or match.lost is Decision.NO_PLACEMENT:
+            match.lost = reason

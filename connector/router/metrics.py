@@ -1,0 +1,63 @@
+"""Metrics of the router. Every label has a bounded set of values: never an id, a path or a client's word."""
+
+from collections.abc import Iterator
+
+from connector.router.exposition import Family, Histogram
+
+LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+PREFIX = "backhaul_router_"
+
+
+class Metrics:
+    """One set per router, so that tests and processes don't share counts."""
+
+    def __init__(self) -> None:
+        self._all: list[Family | Histogram] = []
+        self.requests = self._counter("requests_total", "HTTP requests answered.", "path", "status")
+        self.turns = self._counter("turns_total", "Turns ended.", "outcome")
+        self.prefill_decisions = self._counter(
+            "prefill_decisions_total", "How prefill legs got their KV, as the engine replied.", "decision"
+        )
+        self.withheld = self._counter("offers_withheld_total", "Prefill legs without a lease offer.", "reason")
+        self.decode_alone = self._counter(
+            "decode_alone_total", "Turns that decode computed without an offer of a prefill engine.", "reason"
+        )
+        self.retries = self._counter("decode_retries_total", "Decode legs sent to a second engine.", "reason")
+        self.releases = self._counter("releases_total", "Releases asked of agents.", "outcome")
+        self.notice_waits = self._counter("notice_waits_total", "Waits for a lease notice.", "result")
+        self.feed_gaps = self._counter("feed_gaps_total", "Lease feeds that skipped a number.").only
+        self.active_turns = self._gauge("active_turns", "Turns in progress.").only
+        self.engine_active = self._gauge("engine_active_legs", "Legs in flight per engine.", "engine", "role")
+        self.feeds_connected = self._gauge("feeds_connected", "Lease feeds connected.").only
+        self.leases = self._gauge("leases", "Leases known from the feeds.").only
+        self.known_turns = self._gauge("known_turns", "Turns in the placement index.").only
+        self.control_connected = self._gauge("control_connected", "1 while the control plane is connected.").only
+        self.events_pending = self._gauge("events_pending", "Turn events not stored yet.").only
+        self.events_dropped = self._gauge("events_dropped", "Turn events given up since start.").only
+        self.place_seconds = self._latency("place_seconds", "Time to place a turn, notice waits included.")
+        self.prefill_seconds = self._latency("prefill_seconds", "Duration of prefill legs.")
+        self.ttft_seconds = self._latency("ttft_seconds", "From a request's arrival to its reply's first event.")
+        self.turn_seconds = self._latency("turn_seconds", "Duration of turns.")
+
+    def render(self) -> bytes:
+        return ("\n".join(self._lines()) + "\n").encode()
+
+    def _lines(self) -> Iterator[str]:
+        for family in self._all:
+            yield from family.render()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Family:
+        return self._add(Family("counter", PREFIX + name, text, labels))
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Family:
+        return self._add(Family("gauge", PREFIX + name, text, labels))
+
+    def _add(self, family: Family) -> Family:
+        self._all.append(family)
+        return family
+
+    def _latency(self, name: str, text: str) -> Histogram:
+        histogram = Histogram(PREFIX + name, text, LATENCY_BUCKETS)
+        self._all.append(histogram)
+        return histogram

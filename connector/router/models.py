@@ -1,0 +1,91 @@
+"""Which models each engine serves: asked of the engines themselves, so that LoRA adapters count too."""
+
+import asyncio
+import logging
+import time
+
+import msgspec
+from multidict import CIMultiDict
+
+from connector.router.fleet import Engine, Fleet
+from connector.router.upstream import Upstream
+
+REFRESH_SECONDS = 5.0
+ASK_SECONDS = 2.0
+MIN_AGE_SECONDS = 1.0
+"""Unknown model names can't make the router ask the engines more often than this."""
+
+log = logging.getLogger(__name__)
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[msgspec.Raw]
+
+
+class _ModelId(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Union(msgspec.Struct, frozen=True):
+    data: list[msgspec.Raw]
+    object: str = "list"
+
+
+class ServedModels:
+    """Model cards by engine, refreshed every 5 s; an engine that doesn't answer keeps its last cards while it is up."""
+
+    def __init__(self, fleet: Fleet, upstream: Upstream, engine_key: str) -> None:
+        self._fleet = fleet
+        self._upstream = upstream
+        self._headers = CIMultiDict({"Authorization": f"Bearer {engine_key}"})
+        self._cards: dict[str, dict[str, msgspec.Raw]] = {}
+        self._refreshed_at = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Refreshes for ever; cancel to stop."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    async def refresh(self) -> None:
+        """Asks every engine that is up, unless that was done within the last second. Concurrent calls share one."""
+        if time.monotonic() - self._refreshed_at < MIN_AGE_SECONDS:
+            return
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._ask_all())
+        await asyncio.shield(self._refreshing)
+
+    async def close(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+
+    def union(self) -> bytes:
+        """The body of ``GET /v1/models``: each model of an engine that takes turns, once."""
+        union: dict[str, msgspec.Raw] = {}
+        for engine in self._fleet:
+            if engine.takes_turns:
+                for name, card in self._cards.get(engine.name, {}).items():
+                    union.setdefault(name, card)
+        return msgspec.json.encode(_Union(list(union.values())))
+
+    async def _ask_all(self) -> None:
+        engines = [engine for engine in self._fleet if engine.is_up]
+        await asyncio.gather(*(self._ask(engine) for engine in engines))
+        names = {engine.name for engine in self._fleet}
+        self._cards = {name: cards for name, cards in self._cards.items() if name in names}
+        self._refreshed_at = time.monotonic()
+
+    async def _ask(self, engine: Engine) -> None:
+        body = await self._upstream.get(engine.url("/v1/models"), self._headers, ASK_SECONDS)
+        if body is None:
+            return
+        try:
+            cards = msgspec.json.decode(body, type=_ModelList).data
+            named = {msgspec.json.decode(card, type=_ModelId).id: card for card in cards}
+        except msgspec.MsgspecError as error:
+            log.warning("event=model_list_unreadable engine=%s error=%s", engine.name, error)
+            return
+        self._cards[engine.name] = named
+        engine.served_models = frozenset((*named, engine.facts.model))

@@ -1,0 +1,190 @@
+"""Places a turn: its session and number, the lease that it may reuse, the policy that it carries."""
+
+from dataclasses import dataclass
+
+from connector.protocol import Decision, PolicyPatch, PolicyValues
+from connector.router.chain import ChainHasher, mark_turn, thin
+from connector.router.fleet import Fleet
+from connector.router.identity import new_session_id
+from connector.router.index import HeldLease, KnownTurn, TurnIndex
+from connector.router.leases import LeaseBook
+from connector.router.legs import SEQUENCES_OF_THEIR_OWN
+from connector.router.matching import Match, Matcher, Prompt
+from connector.router.metrics import Metrics
+from connector.router.policy import patch_for_engines, resolve_for_router
+from connector.router.request import TurnRequest
+from connector.router.session import SessionKeys
+from connector.router.sessions import Sessions, SpanRef
+from connector.router.tracing import TurnTrace, decide_sampling
+
+NOTICE_WAIT_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Decided once, before any engine is asked. ``chain`` is what the envelope carries.
+
+    ``holder`` is the decode engine that has, or lately had, the conversation's KV. ``is_sequence``: one prompt and one
+    reply, so that an envelope can speak for it. ``records_reply``: another session began with the same prompt, so only
+    the reply will tell the two apart.
+    """
+
+    session_id: str
+    index: int
+    parent_turn_id: str
+    parent_span: SpanRef | None
+    lease: HeldLease | None
+    withheld: Decision | None
+    num_common: int
+    holder: str
+    is_sequence: bool
+    chain: tuple[str, ...]
+    records_reply: bool
+    policy: PolicyValues
+    patch: PolicyPatch | None
+
+    @property
+    def grants_lease(self) -> bool:
+        """The decode engine will hold the turn's KV, as far as the router knows the policy."""
+        return self.is_sequence and self.policy.bidirectional_kv_xfer and self.policy.decoder_kv_blocks_ttl > 0
+
+
+class Placer:
+    """The only writer of turns into the index."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: TurnIndex,
+        sessions: Sessions,
+        book: LeaseBook,
+        keys: SessionKeys,
+        hasher: ChainHasher,
+        metrics: Metrics,
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._sessions = sessions
+        self._book = book
+        self._keys = keys
+        self._hasher = hasher
+        self._metrics = metrics
+        self._matcher = Matcher(index, fleet)
+
+    async def place(self, turn_id: str, tenant: str, request: TurnRequest, model: str, trace: TurnTrace) -> Placement:
+        """The turn's placement; decides the trace's sampling.
+
+        Waits up to 50 ms, and only for a lease notice that is about to come.
+        """
+        session_id = self._keys.session_id(tenant, request.client_key) if request.client_key else ""
+        chain = self._chain(tenant, request, model)
+        prompt = Prompt(tenant, session_id, chain, request.messages)
+        match = await self._match(prompt)
+        if not session_id:
+            session_id = match.joined.session_id if match.joined else new_session_id()
+        if match.joined:
+            match.joined.continued_by = prompt.tail
+        if match.source:
+            self._index.touch(match.source)
+        policy = resolve_for_router(self._fleet.snapshot, model, tenant, session_id)
+        decide_sampling(trace, policy.trace_sampling)
+        is_sequence = request.one_leg not in SEQUENCES_OF_THEIR_OWN
+        return self._settle(turn_id, prompt, match, session_id, policy, is_sequence, trace)
+
+    def expect_notice(self, turn_id: str, engine: str) -> None:
+        """The decode leg starts: its end will bring a lease notice, if the engine's feed is heard and prompt."""
+        turn, source = self._index.get(turn_id), self._fleet.get(engine)
+        if turn is None or source is None:
+            return
+        turn.engine = engine
+        if source.feed_state is not None and not source.is_late_with_notices and turn.lease is None:
+            turn.notice.expect()
+
+    def finish(self, turn_id: str, served: bool, reply: bytes) -> None:
+        """The turn ended. One that wasn't served leaves nothing to extend, unless a lease of it is known: the turn
+        before it may then be continued by another one in the same session."""
+        turn = self._index.get(turn_id)
+        if turn is None:
+            return
+        turn.is_running = False
+        turn.reply = reply
+        parent, turn.parent = turn.parent, None
+        if not served:
+            turn.notice.settle()
+            if parent is not None and parent.continued_by == turn.tail:
+                parent.continued_by = ""
+            if turn.lease is None:
+                self._index.remove(turn)
+
+    def _chain(self, tenant: str, request: TurnRequest, model: str) -> list[str]:
+        if request.messages is not None:
+            return self._hasher.chat(tenant, model, request.tools, request.messages)
+        if request.prompt is not None:
+            return self._hasher.text(tenant, model, request.prompt)
+        return []
+
+    async def _match(self, prompt: Prompt) -> Match:
+        match = self._matcher.match(prompt)
+        if match.awaited is None:
+            return match
+        arrived = await match.awaited.notice.wait(NOTICE_WAIT_SECONDS)
+        self._metrics.notice_waits.labels("arrived" if arrived else "timeout").inc()
+        if not arrived:
+            self._give_up(match.awaited)
+        return self._matcher.match(prompt, may_wait=False)
+
+    def _give_up(self, turn: KnownTurn) -> None:
+        """A notice that is this late may never come: nobody waits for this engine until it gives notice again."""
+        turn.notice.settle()
+        engine = self._fleet.get(turn.engine)
+        if engine is not None:
+            engine.is_late_with_notices = True
+
+    def _settle(
+        self,
+        turn_id: str,
+        prompt: Prompt,
+        match: Match,
+        session_id: str,
+        policy: PolicyValues,
+        is_sequence: bool,
+        trace: TurnTrace,
+    ) -> Placement:
+        parent = self._sessions.last(session_id)
+        holder = self._holder(match, session_id)
+        index = self._sessions.start_turn(session_id, turn_id, trace.ref if trace.is_sampled else None)
+        chain = thin(prompt.chain)
+        has_twin = not prompt.session_id and self._has_twin(prompt.tail, session_id)
+        if is_sequence and chain:
+            turn = KnownTurn(turn_id, session_id, prompt.tenant, index, chain, is_running=True, parent=match.joined)
+            self._book.forget(self._index.add(turn))
+        lease, withheld = match.lease, None
+        if not policy.bidirectional_kv_xfer:
+            lease, withheld = None, Decision.DISABLED
+        elif lease is None:
+            withheld = match.lost or Decision.NO_PLACEMENT
+        return Placement(
+            session_id=session_id,
+            index=index,
+            parent_turn_id=parent.last_turn_id if parent else "",
+            parent_span=parent.last_span if parent else None,
+            lease=lease,
+            withheld=withheld,
+            num_common=match.num_common,
+            holder=holder,
+            is_sequence=is_sequence,
+            chain=mark_turn(index, chain),
+            records_reply=has_twin,
+            policy=policy,
+            patch=patch_for_engines(self._fleet.snapshot, prompt.tenant, session_id),
+        )
+
+    def _holder(self, match: Match, session_id: str) -> str:
+        if match.lease is not None:
+            return match.lease.engine
+        if match.joined is not None:
+            return match.joined.engine
+        return next((turn.engine for turn in self._index.of_session(session_id) if turn.engine), "")
+
+    def _has_twin(self, tail: str, session_id: str) -> bool:
+        return any(turn.tail == tail and turn.session_id != session_id for turn in self._index.sharing(tail))

@@ -1,0 +1,146 @@
+"""Relays a reply byte for byte, and looks at it from the side."""
+
+import time
+from collections import deque
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from connector.router.reply import data_events
+
+TAIL_BYTES = 16 * 1024
+"""How much of a reply's end is kept to find its usage in."""
+
+MAX_REPLY_BYTES = 256 * 1024
+"""Longest reply that is kept whole for its digest, and only where a digest is needed."""
+
+MAX_HEAD_BYTES = 4 * 1024
+
+EVENT_STREAM = "text/event-stream"
+
+
+class BrokenReplyError(Exception):
+    """The engine's reply broke off after its first byte went out; the client sees a broken connection as well."""
+
+
+class Observer:
+    """Sees each chunk once, before it goes out; bounded, never raises, changes nothing.
+
+    What it finds depends on the bytes only, not on how they were cut.
+    """
+
+    def __init__(self, is_events: bool, keeps_reply: bool) -> None:
+        self.is_events = is_events
+        self.num_bytes = 0
+        self.first_event_at = 0.0
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._head = b""
+        self._whole: list[bytes] | None = [] if keeps_reply else None
+
+    def see(self, chunk: bytes) -> None:
+        self.num_bytes += len(chunk)
+        self._tail.append(chunk)
+        self._tail_size += len(chunk)
+        while self._tail_size - len(self._tail[0]) >= TAIL_BYTES:
+            self._tail_size -= len(self._tail.popleft())
+        if not self.first_event_at:
+            self._look_for_event(chunk)
+        if self._whole is not None:
+            self._whole.append(chunk)
+            if self.num_bytes > MAX_REPLY_BYTES:
+                self._whole = None
+
+    def whole(self) -> bytes:
+        """The reply, if it was to be kept and was short enough; else empty."""
+        return b"".join(self._whole) if self._whole is not None else b""
+
+    def tail(self) -> bytes:
+        return b"".join(self._tail)[-TAIL_BYTES:]
+
+    def _look_for_event(self, chunk: bytes) -> None:
+        """The first event is the first data line; comments such as ``: ping`` come before any token."""
+        if not self.is_events:
+            self.first_event_at = time.monotonic()
+            return
+        self._head += chunk[: MAX_HEAD_BYTES - len(self._head)]
+        lines = self._head.replace(b"\r", b"\n").split(b"\n")
+        is_full = len(self._head) >= MAX_HEAD_BYTES
+        if is_full or any(line and not line.startswith(b":") for line in lines):
+            self.first_event_at = time.monotonic()
+            self._head = b""
+
+
+class Ending:
+    """What a reply's last bytes tell: usage where there is one, and whether the stream ended as it should."""
+
+    __slots__ = ("has_error", "is_complete", "num_output_tokens", "num_prompt_tokens")
+
+    def __init__(self, observer: Observer) -> None:
+        self.num_prompt_tokens = 0
+        self.num_output_tokens = 0
+        self.has_error = False
+        self.is_complete = True
+        tail = observer.tail()
+        if observer.is_events:
+            self._read_events(tail)
+        else:
+            self._read_body(tail)
+
+    def _read_events(self, tail: bytes) -> None:
+        events = list(data_events(tail))
+        self.is_complete = b"[DONE]" in events[-1:]
+        for event in reversed(events):
+            if b'"usage"' in event or b'"error"' in event:
+                value = _load(event)
+                self.has_error = self.has_error or isinstance(value.get("error"), dict)
+                if self._take(value.get("usage")):
+                    return
+
+    def _read_body(self, tail: bytes) -> None:
+        """Inside a JSON string the quotes of ``"usage":`` would be escaped, so the last one is the member itself."""
+        start = tail.rfind(b'"usage":')
+        if start < 0:
+            return
+        begin = start + len(b'"usage":')
+        end = tail.find(b"}", begin)
+        while end > 0:
+            if self._take(_load(tail[begin : end + 1])):
+                return
+            end = tail.find(b"}", end + 1) if end - begin < 2048 else -1
+
+    def _take(self, usage: object) -> bool:
+        if not isinstance(usage, dict):
+            return False
+        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if not isinstance(prompt, int):
+            return False
+        self.num_prompt_tokens = prompt
+        self.num_output_tokens = output if isinstance(output, int) else 0
+        return True
+
+
+def _load(data: bytes) -> dict[str, object]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+async def relay(source: aiohttp.ClientResponse, first: bytes, sink: web.StreamResponse, observer: Observer) -> None:
+    """Copies ``first`` and the rest of the body as it arrives, no faster than the client reads.
+
+    Raises ``BrokenReplyError`` for the engine; ``ConnectionError`` is the client's: it left.
+    """
+    read, write, see = source.content.readany, sink.write, observer.see
+    chunk = first
+    while chunk:
+        see(chunk)
+        await write(chunk)
+        try:
+            chunk = await read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise BrokenReplyError(str(error) or type(error).__name__) from error
+    await sink.write_eof()

@@ -1,0 +1,183 @@
+"""Traces of turns: ids that travel with the legs, spans that are made when the turn has ended.
+
+Spans are built from recorded times after the reply is out, so the request path pays for random ids and two header
+strings only. Export runs in the SDK's own thread; whatever fails there is logged and never reaches a request.
+"""
+
+import logging
+import random
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.span import TraceState
+
+from connector.router.sessions import SpanRef
+
+SERVICE_NAME = "backhaul-router"
+MAX_TRACESTATE_CHARS = 512
+MAX_QUEUED_SPANS = 16_384
+MAX_EXPORTED_SPANS = 512
+EXPORT_EVERY_MS = 1_000
+EXPORT_TIMEOUT_SECONDS = 5.0
+FLUSH_SECONDS = 5.0
+
+_TRACEPARENT = re.compile(r"^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$")
+_SCOPE = InstrumentationScope("connector.router")
+
+Attributes = Mapping[str, str | int | float | bool]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TurnTrace:
+    """Ids of one turn's spans. ``parent_id`` is the client's span, 0 when the router starts the trace."""
+
+    trace_id: int
+    parent_id: int
+    flags: int
+    tracestate: str
+    turn_id: int
+    place_id: int
+    prefill_id: int
+    decode_id: int
+
+    @property
+    def is_sampled(self) -> bool:
+        return bool(self.flags & 1)
+
+    @property
+    def ref(self) -> SpanRef:
+        return SpanRef(self.trace_id, self.turn_id)
+
+    @property
+    def trace_id_hex(self) -> str:
+        return f"{self.trace_id:032x}"
+
+    def traceparent(self, span_id: int) -> str:
+        return f"00-{self.trace_id:032x}-{span_id:016x}-{self.flags:02x}"
+
+
+def start_trace(headers: Mapping[str, str]) -> TurnTrace:
+    """A trace that goes on with the client's if its ``traceparent`` is valid (W3C), flag kept; else a new one.
+
+    A new one isn't sampled until ``decide_sampling`` says so.
+    """
+    turn, place, prefill, decode = (random.getrandbits(64) | 1 for _ in range(4))
+    trace_id, parent_id, flags, state = random.getrandbits(128) | 1, 0, 0, ""
+    header = headers.get("traceparent")
+    found = _parse(header) if header is not None else None
+    if found is not None:
+        trace_id, parent_id, flags = found
+        state = headers.get("tracestate", "")
+        state = state if len(state) <= MAX_TRACESTATE_CHARS else ""
+    return TurnTrace(trace_id, parent_id, flags, state, turn, place, prefill, decode)
+
+
+def decide_sampling(trace: TurnTrace, share: float) -> None:
+    """Records this share of the traces that the router itself starts; a client's own decision stands."""
+    if not trace.parent_id:
+        trace.flags = sampled_flag(trace.trace_id, share)
+
+
+def sampled_flag(trace_id: int, sampling: float) -> int:
+    """1 when the trace is recorded; decided by the id's low 64 bits, as OpenTelemetry's TraceIdRatioBased does."""
+    return int((trace_id & (1 << 64) - 1) < sampling * (1 << 64))
+
+
+def _parse(header: str) -> tuple[int, int, int] | None:
+    match = _TRACEPARENT.match(header.strip().lower()) if len(header) <= 256 else None
+    if match is None:
+        return None
+    version, trace_hex, span_hex, flags_hex, rest = match.groups()
+    trace_id, span_id = int(trace_hex, 16), int(span_hex, 16)
+    if version == "ff" or (version == "00" and rest) or not trace_id or not span_id:
+        return None
+    return trace_id, span_id, int(flags_hex, 16) & 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTimes:
+    """Unix nanoseconds."""
+
+    start: int
+    end: int
+
+
+class SpanWriter:
+    """Turns recorded legs into spans for a processor; the exporter's failures stay in its thread."""
+
+    def __init__(self, processor: SpanProcessor | None, router_name: str) -> None:
+        self._processor = processor
+        attributes = {"service.name": SERVICE_NAME, "service.instance.id": router_name}
+        self._resource = Resource.create(attributes)
+
+    @property
+    def is_on(self) -> bool:
+        return self._processor is not None
+
+    def write(
+        self,
+        trace: TurnTrace,
+        name: str,
+        span_id: int,
+        parent_id: int,
+        kind: SpanKind,
+        times: SpanTimes,
+        attributes: Attributes,
+        error: str = "",
+        link: SpanRef | None = None,
+    ) -> None:
+        if self._processor is None:
+            return
+        flags = TraceFlags(trace.flags)
+        state = TraceState.from_header([trace.tracestate]) if trace.tracestate else None
+        is_remote = kind is SpanKind.SERVER
+        parent = SpanContext(trace.trace_id, parent_id, is_remote, flags, state) if parent_id else None
+        span = ReadableSpan(
+            name,
+            context=SpanContext(trace.trace_id, span_id, False, flags, state),
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            links=(Link(SpanContext(link.trace_id, link.span_id, True, TraceFlags(1))),) if link else (),
+            kind=kind,
+            status=Status(StatusCode.ERROR, error) if error else Status(),
+            start_time=times.start,
+            end_time=times.end,
+            instrumentation_scope=_SCOPE,
+        )
+        self._processor.on_end(span)
+
+    def close(self) -> None:
+        """Flushes for at most ``FLUSH_SECONDS``; blocks, so it is called when no request is left."""
+        if self._processor is None:
+            return
+        closing = threading.Thread(target=self._processor.shutdown, daemon=True)
+        closing.start()
+        closing.join(FLUSH_SECONDS)
+        if closing.is_alive():
+            log.warning("event=spans_not_flushed seconds=%s", FLUSH_SECONDS)
+
+
+def open_span_writer(endpoint: str, token: str, router_name: str) -> SpanWriter:
+    """A writer that exports to ``endpoint`` by OTLP/HTTP protobuf; an empty endpoint exports nothing."""
+    if not endpoint:
+        return SpanWriter(None, router_name)
+    headers = {"Authorization": f"Bearer {token}"}
+    exporter = OTLPSpanExporter(endpoint=endpoint, headers=headers, timeout=EXPORT_TIMEOUT_SECONDS)
+    processor = BatchSpanProcessor(
+        exporter,
+        max_queue_size=MAX_QUEUED_SPANS,
+        schedule_delay_millis=EXPORT_EVERY_MS,
+        max_export_batch_size=MAX_EXPORTED_SPANS,
+    )
+    return SpanWriter(processor, router_name)

@@ -1,0 +1,194 @@
+"""One turn from the client's request to the last byte of its reply."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+
+from connector.protocol import Role
+from connector.router.decode import DecodeLeg
+from connector.router.errors import ApiError, no_engine, unknown_model
+from connector.router.fleet import Engine, Fleet
+from connector.router.headers import headers_to_client, headers_to_engine
+from connector.router.identity import new_turn_id
+from connector.router.keys import ApiKeys
+from connector.router.leases import LeaseBook
+from connector.router.metrics import Metrics
+from connector.router.models import ServedModels
+from connector.router.placement import Placer
+from connector.router.prefill import PrefillLeg, Refusal
+from connector.router.recording import Recorder
+from connector.router.request import Endpoint, TurnRequest, choose_model, parse_request
+from connector.router.selection import choose_decode, least_busy
+from connector.router.session import SessionKeys
+from connector.router.tracing import start_trace
+from connector.router.turnstate import Alone, Lap, Outcome, Turn
+
+CLIENT_CLOSED = 499
+"""What the record says of a turn whose client left; nobody receives it."""
+
+Release = Callable[[str, str, str], object]
+
+
+class TurnRunner:
+    """Serves turns. Every way out leaves no leg, no count and no hold behind."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        api_keys: ApiKeys,
+        session_keys: SessionKeys,
+        models: ServedModels,
+        placer: Placer,
+        book: LeaseBook,
+        prefill: PrefillLeg,
+        decode: DecodeLeg,
+        recorder: Recorder,
+        metrics: Metrics,
+        release: Release,
+    ) -> None:
+        self._fleet = fleet
+        self._api_keys = api_keys
+        self._session_keys = session_keys
+        self._models = models
+        self._placer = placer
+        self._book = book
+        self._prefill = prefill
+        self._decode = decode
+        self._recorder = recorder
+        self._metrics = metrics
+        self._release = release
+        self.num_active = 0
+
+    async def serve(self, http: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
+        """The finished response, or ``ApiError`` if nothing was sent."""
+        started, started_ns = time.monotonic(), time.time_ns()
+        tenant = self._api_keys.tenant_of(http.headers)
+        request = parse_request(endpoint, await _read_body(http), http.headers)
+        model = await self._check_model(request)
+        turn = await self._begin(http, tenant, request, model, started, started_ns)
+        self._metrics.active_turns.inc()
+        self.num_active += 1
+        try:
+            return await self._run(http, turn)
+        except ApiError as error:
+            turn.http_status = error.status
+            error.request_id = turn.turn_id
+            raise
+        except (asyncio.CancelledError, ConnectionError):
+            turn.outcome, turn.http_status = Outcome.CANCELLED, CLIENT_CLOSED
+            raise
+        finally:
+            self._end(turn)
+
+    async def _check_model(self, request: TurnRequest) -> str:
+        """The model to serve. An unheard-of name is looked for once more at the engines (a new adapter) before 404."""
+        model = choose_model(request, self._fleet.models_served())
+        if model in self._fleet.models_known():
+            return model
+        await self._models.refresh()
+        if model in self._fleet.models_known():
+            return model
+        if not any(self._fleet):
+            raise no_engine("No engine is known to this router yet.")
+        raise unknown_model(model)
+
+    async def _begin(
+        self, http: web.BaseRequest, tenant: str, request: TurnRequest, model: str, started: float, started_ns: int
+    ) -> Turn:
+        turn_id, trace, placing = new_turn_id(), start_trace(http.headers), Lap()
+        placing.begin()
+        placement = await self._placer.place(turn_id, tenant, request, model, trace)
+        placing.finish()
+        return Turn(
+            turn_id=turn_id,
+            tenant=tenant,
+            request=request,
+            model=model,
+            trace=trace,
+            placement=placement,
+            salt=self._session_keys.cache_salt(tenant),
+            base_headers=headers_to_engine(http.headers),
+            started=started,
+            started_ns=started_ns,
+            placing=placing,
+        )
+
+    async def _run(self, http: web.BaseRequest, turn: Turn) -> web.StreamResponse:
+        decoders = self._fleet.engines_accepting(Role.DECODE, turn.model)
+        decoder = choose_decode(decoders, turn.placement.holder)
+        if decoder is None:
+            raise no_engine(f"No decode engine is ready for model {turn.model!r}.")
+        turn.reserve(decoder)
+        if turn.request.one_leg is not None:
+            turn.alone = Alone.ONE_LEG
+        else:
+            refusal = await self._prefill_if_possible(turn)
+            if refusal is not None:
+                return _pass_on(turn, refusal)
+        return await self._decode.run(http, turn, decoder, lambda first: self._other(turn, first))
+
+    async def _prefill_if_possible(self, turn: Turn) -> Refusal | None:
+        engine = least_busy(self._fleet.engines_accepting(Role.PREFILL, turn.model))
+        if engine is None:
+            turn.alone = Alone.NO_PREFILL_ENGINE
+            return None
+        return await self._prefill.run(turn, engine)
+
+    def _other(self, turn: Turn, first: Engine) -> Engine | None:
+        engines = self._fleet.engines_accepting(Role.DECODE, turn.model)
+        return least_busy(engine for engine in engines if engine is not first)
+
+    def _end(self, turn: Turn) -> None:
+        self.num_active -= 1
+        self._metrics.active_turns.dec()
+        turn.unreserve()
+        is_served = turn.outcome is Outcome.OK
+        self._placer.finish(turn.turn_id, is_served, turn.reply_digest)
+        if not is_served:
+            self._let_go(turn)
+        elif turn.alone is Alone.PREFILL_FAILED and turn.prefill_engine is not None:
+            self._release(turn.prefill_engine.name, turn.turn_id, "prefill_failed")
+        self._recorder.record(turn)
+
+    def _let_go(self, turn: Turn) -> None:
+        """What the engines may still hold for a turn that wasn't served is released, also if it is granted late."""
+        self._book.abandon(turn.turn_id)
+        reason = turn.outcome.value
+        if turn.prefill_engine is not None and not 400 <= turn.prefill_status < 500:
+            key = turn.reply.lease_id if turn.reply and turn.reply.lease_id else turn.turn_id
+            self._release(turn.prefill_engine.name, key, reason)
+        if turn.decode.start and turn.decode_engine is not None and turn.outcome is Outcome.CANCELLED:
+            self._release(turn.decode_engine.name, turn.turn_id, reason)
+
+
+async def _read_body(http: web.BaseRequest) -> bytes:
+    limit = http.client_max_size
+    if (http.content_length or 0) > limit:
+        raise _too_large(limit)
+    if http.headers.get("Expect", "").lower() == "100-continue":
+        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        http.writer.output_size = 0
+    try:
+        return await http.read()
+    except HTTPRequestEntityTooLarge:
+        raise _too_large(limit) from None
+    except web.RequestPayloadError as error:
+        raise ApiError(400, f"The request body cannot be read: {error}", code="invalid_body", close=True) from None
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"The request body is larger than {limit} bytes.", code="request_too_large", close=True)
+
+
+def _pass_on(turn: Turn, refusal: Refusal) -> web.Response:
+    headers = headers_to_client(refusal.response.headers)
+    headers.popall("Content-Length", None)
+    headers.setdefault("X-Request-Id", turn.turn_id)
+    turn.http_status = refusal.response.status
+    turn.prefill_error = f"status {refusal.response.status}"
+    reason = refusal.response.reason
+    return web.Response(status=turn.http_status, reason=reason, headers=headers, body=refusal.body)

@@ -1,0 +1,108 @@
+"""What is known of a turn while it runs; read by the recorder when it has ended."""
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from multidict import CIMultiDict
+
+from connector.protocol import Decision, LegReply
+from connector.router.fleet import Engine
+from connector.router.placement import Placement
+from connector.router.request import TurnRequest
+from connector.router.tracing import TurnTrace
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+class Alone(StrEnum):
+    """Why decode computed a turn without an offer of a prefill engine."""
+
+    ONE_LEG = "one_leg"
+    NO_PREFILL_ENGINE = "no_prefill_engine"
+    PREFILL_FAILED = "prefill_failed"
+    NO_OFFER = "no_offer"
+
+
+DECODE_REASONS = {
+    Alone.ONE_LEG: Decision.UNSUPPORTED,
+    Alone.NO_PREFILL_ENGINE: Decision.NO_PLACEMENT,
+    Alone.PREFILL_FAILED: Decision.SOURCE_LOST,
+    Alone.NO_OFFER: Decision.NO_PLACEMENT,
+}
+
+
+@dataclass(slots=True)
+class Lap:
+    """Monotonic seconds; 0 means not reached."""
+
+    start: float = 0.0
+    end: float = 0.0
+
+    def begin(self) -> None:
+        self.start = time.monotonic()
+
+    def finish(self) -> None:
+        self.end = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.end - self.start)
+
+
+@dataclass(slots=True)
+class Turn:
+    """Mutable, owned by one request's task. ``started`` is monotonic seconds, ``started_ns`` Unix nanoseconds.
+
+    ``base_headers`` are the client's end-to-end headers; ``prefill_status`` is 0 until P answered.
+    """
+
+    turn_id: str
+    tenant: str
+    request: TurnRequest
+    model: str
+    trace: TurnTrace
+    placement: Placement
+    salt: str
+    base_headers: CIMultiDict[str]
+    started: float
+    started_ns: int
+    placing: Lap
+    prefill: Lap = field(default_factory=Lap)
+    decode: Lap = field(default_factory=Lap)
+    prefill_engine: Engine | None = None
+    decode_engine: Engine | None = None
+    reply: LegReply | None = None
+    alone: Alone | None = None
+    prefill_status: int = 0
+    prefill_error: str = ""
+    decode_error: str = ""
+    http_status: int = 0
+    outcome: Outcome = Outcome.ERROR
+    first_event_at: float = 0.0
+    num_bytes: int = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    reply_digest: bytes = b""
+    _is_reserved: bool = False
+
+    def reserve(self, engine: Engine) -> None:
+        """Counts the turn at the decode engine from its choice on, so that choices made meanwhile see it."""
+        self.unreserve()
+        engine.num_active += 1
+        engine.num_picked += 1
+        self.decode_engine = engine
+        self._is_reserved = True
+
+    def unreserve(self) -> None:
+        if self._is_reserved and self.decode_engine is not None:
+            self.decode_engine.num_active -= 1
+        self._is_reserved = False
+
+    @property
+    def ttft_seconds(self) -> float:
+        return self.first_event_at - self.started if self.first_event_at else 0.0
