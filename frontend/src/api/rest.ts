@@ -16,7 +16,7 @@ export interface Problem {
 export type Answer<Body> =
   { readonly ok: true; readonly body: Body } | { readonly ok: false; readonly problem: Problem };
 
-const publishedSchema = v.object({ revision: v.pipe(v.number(), v.integer()) });
+const publishedSchema = v.object({ number: v.pipe(v.number(), v.integer()) });
 
 export interface Publication {
   readonly scope: string;
@@ -24,7 +24,7 @@ export interface Publication {
   readonly reason: string;
 }
 
-export function publishPolicy(publication: Publication): Promise<Answer<{ revision: number }>> {
+export function publishPolicy(publication: Publication): Promise<Answer<{ number: number }>> {
   return call("/api/v1/policies", publishedSchema, { method: "POST", body: JSON.stringify(publication) });
 }
 

@@ -18,7 +18,7 @@ export function usePublish(): {
     setState({ phase: "sending" });
     const answer = await publishPolicy(publication);
     setState(
-      answer.ok ? { phase: "done", revision: answer.body.revision } : { phase: "failed", problem: answer.problem },
+      answer.ok ? { phase: "done", revision: answer.body.number } : { phase: "failed", problem: answer.problem },
     );
     return answer.ok;
   };

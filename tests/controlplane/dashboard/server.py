@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -15,14 +16,16 @@ from django.db import connection
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
+POLL_SECONDS = 0.1
 ROOT = Path(__file__).parents[3]
 
 
 class ControlPlaneServer:
     """``uvicorn controlplane.asgi:application``; may be stopped and started again on the same port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, frontend_dist: Path | None = None) -> None:
         self._folder = folder
+        self._frontend_dist = frontend_dist or Path(settings.FRONTEND_DIST)
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -66,13 +69,15 @@ class ControlPlaneServer:
             "BACKHAUL_DATABASE_URL": f"postgresql://{database['USER']}:{quote(database['PASSWORD'])}@{address}",
             "BACKHAUL_REDIS_URL": settings.CELERY_BROKER_URL,
             "BACKHAUL_SECRET_KEY_FILE": str(secret_key),
-            "BACKHAUL_FRONTEND_DIST": str(settings.FRONTEND_DIST),
+            "BACKHAUL_FRONTEND_DIST": str(self._frontend_dist),
         }
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + READY_SECONDS
+        pause = threading.Event()
         while not self._is_ready():
+            pause.wait(POLL_SECONDS)
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the control plane did not start:\n{self.log}")
 
