@@ -8,7 +8,6 @@ and session ids are derived with keyed blake2b and a purpose, so that no use can
 import base64
 import hashlib
 import hmac
-import os
 import stat
 from pathlib import Path
 from typing import TypeVar
@@ -38,7 +37,7 @@ class FleetKey:
 
     @classmethod
     def load(cls, path: Path) -> "FleetKey":
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise ValueError(f"{path} is readable by others (mode {mode:03o}); run chmod 600 on it")
         secrets: dict[str, bytes] = {}

@@ -1,7 +1,7 @@
 """The part of Backhaul that runs inside vLLM: verified reuse, leases, the fence and live policy.
 
 Layers: ``connector`` (façade vLLM loads) → ``scheduler`` / ``worker`` (one per vLLM process) → pure modules
-(``digests``, ``offers``, ``matching``, ``leases``, ``policy``). ``compat`` holds everything that depends on the vLLM version.
+(``digests``, ``offers``, ``matching``, ``leases``, ``policy``). ``compat`` holds all that depends on vLLM's version.
 """
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ SUPPORTED_VLLM = ((0, 32), (0, 33))
 
 def require_supported_vllm(version: str) -> None:
     """Raises ``RuntimeError`` with one sentence: an unchecked release could reuse wrong KV silently."""
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    numbers = tuple(int(part) for part in version.split("+", maxsplit=1)[0].split(".")[:2] if part.isdigit())
     low, high = SUPPORTED_VLLM
     if not low <= numbers < high:
         raise RuntimeError(

@@ -30,22 +30,23 @@ class NixlConnector(NixlPullConnector):
         apply_cpu_options(options)
         # Not NixlPullConnector's: that would create vLLM's own scheduler or NIXL agent first.
         NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
+        self._scheduler: BackhaulScheduler | None = None
+        self._worker: BackhaulWorker | None = None
         if role == KVConnectorRole.SCHEDULER:
-            self.connector_scheduler = BackhaulScheduler(vllm_config, self.engine_id, kv_cache_config, options)
+            self._scheduler = BackhaulScheduler(vllm_config, self.engine_id, kv_cache_config, options)
         else:
-            self.connector_worker = BackhaulWorker(vllm_config, self.engine_id, kv_cache_config, options)
+            self._worker = BackhaulWorker(vllm_config, self.engine_id, kv_cache_config, options)
+        self.connector_scheduler, self.connector_worker = self._scheduler, self._worker
         logger.info("Backhaul connector for %s (%s) is ready.", options.engine_name, role.name.lower())
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
-        if isinstance(self.connector_scheduler, BackhaulScheduler):
-            self.connector_scheduler.bind_kv_cache_manager(kv_cache_manager)
+        if self._scheduler is not None:
+            self._scheduler.bind_kv_cache_manager(kv_cache_manager)
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        assert isinstance(self.connector_worker, BackhaulWorker)
-        return self.connector_worker.take_report()
+        return self._worker.take_report() if self._worker is not None else None
 
     def has_pending_block_frees(self) -> bool:
         """True while released leases are on their way back: vLLM then waits a step instead of preempting a request."""
-        scheduler = self.connector_scheduler
-        return isinstance(scheduler, BackhaulScheduler) and scheduler.control.num_ending > 0
+        return self._scheduler is not None and self._scheduler.control.num_ending > 0

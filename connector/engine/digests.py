@@ -60,7 +60,10 @@ class DigestChain:
 
 
 def num_common_blocks(mine: Sequence[bytes], packed: bytes) -> int:
-    """Length of the common prefix of my digests and a peer's, concatenated. Binary search: chained digests are monotone."""
+    """Length of the common prefix of my digests and a peer's, concatenated.
+
+    Chained digests agree up to one point and nowhere after it, so a binary search finds it.
+    """
     low, high = 0, min(len(mine), len(packed) // DIGEST_BYTES)
     while low < high:
         middle = (low + high + 1) // 2

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from connector.engine.digests import pack
+from connector.engine.digests import DigestChain, pack
 from connector.engine.leases import Lease
 from connector.engine.legs import Leg
 from connector.engine.offers import FenceWord, KvOffer
@@ -29,10 +29,17 @@ class LeaseFactory:
         self.fence_address_of_rank: dict[int, int] = {}
 
     def make(
-        self, request: Any, leg: Leg, block_ids: Any, *, fence: tuple[int, int], num_tokens: int, ttl_seconds: float
+        self,
+        request: Any,
+        leg: Leg,
+        chain: DigestChain,
+        block_ids: Any,
+        *,
+        fence: tuple[int, int],
+        num_tokens: int,
+        ttl_seconds: float,
     ) -> Lease:
         """``block_ids: [groups][blocks]`` as vLLM would export them; ``num_tokens`` have KV in them."""
-        assert leg.chain is not None
         kind = LeaseKind.SESSION if self._role is Role.DECODE else LeaseKind.HANDOFF
         now = time.perf_counter()
         slot, generation = fence
@@ -46,8 +53,8 @@ class LeaseFactory:
             block_size=self._block_size,
             num_tokens=num_tokens,
             block_ids=tuple(tuple(group) for group in block_ids),
-            digests=pack(leg.chain.digests[: num_tokens // self._block_size]),
-            tail_digest=leg.chain.tail(request.all_token_ids, num_tokens),
+            digests=pack(chain.digests[: num_tokens // self._block_size]),
+            tail_digest=chain.tail(request.all_token_ids, num_tokens),
             host=self._host,
             port=self._port,
             request_id=request.request_id,

@@ -82,7 +82,7 @@ class LeaseControl:
         self.reporter.done(command, "pinned" if command.pinned else "extended")
 
     def _follow_policy(self, old: PolicyValues, new: PolicyValues) -> None:
-        """A changed TTL re-deadlines held, unpinned leases from their last renewal; none, or no reuse, releases them."""
+        """A changed TTL re-deadlines held, unpinned leases from their last renewal; 0, or no reuse, releases them."""
         ttl_seconds = new.decoder_kv_blocks_ttl
         for lease in self.table:
             if lease.kind is not LeaseKind.SESSION or lease.pinned or lease.ending is not None:

@@ -111,8 +111,8 @@ class EngineLink:
         elif ready == self._wake:
             os.eventfd_read(self._wake)
             self._flush()
-        elif ready is self._connection:
-            self._receive(selector)
+        elif self._connection is not None and ready is self._connection:
+            self._receive(selector, self._connection)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         self._drop_connection(selector)
@@ -126,9 +126,8 @@ class EngineLink:
             self._transmit(offer)
         self._flush()
 
-    def _receive(self, selector: selectors.BaseSelector) -> None:
-        assert self._connection is not None
-        data = self._connection.recv(65536)
+    def _receive(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
+        data = connection.recv(65536)
         if not data:
             self._drop_connection(selector)
             return

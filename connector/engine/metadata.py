@@ -70,7 +70,8 @@ class WorkerReport(KVConnectorWorkerMetadata):
     reads: list[str] = field(default_factory=list)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerReport":
-        assert isinstance(other, WorkerReport)
+        if not isinstance(other, WorkerReport):
+            raise TypeError(f"can't aggregate a {type(other).__name__}")
         return WorkerReport(
             transfers=self.transfers + other.transfers,
             quarantined=self.quarantined + other.quarantined,

@@ -1,7 +1,7 @@
-"""A delegating NIXL agent: one lock, one clock per pull, the fence after each READ, notices of kept leases held back.
+"""A delegating NIXL agent: one lock, one clock per pull, a fence after each READ, notices of kept leases held back.
 
-vLLM calls it where it would call NIXL's own agent. To vLLM a pull stays in progress until the fence has answered, so the
-source is notified, and the blocks count as received, only after the proof that they were still held.
+vLLM calls it where it would call NIXL's own agent. To vLLM a pull stays in progress until the fence has answered, so
+that the source is notified, and the blocks count as received, only after the proof that they were still held.
 """
 
 import logging
@@ -18,8 +18,8 @@ from connector.protocol import TransferOutcome
 logger = logging.getLogger("vllm.backhaul.nixl")
 
 READ_AHEAD_NOTICE = b"HB:backhaul-read"
-"""Sent before a READ so that an idle source polls faster while it serves it. A heartbeat for a request that doesn't exist,
-so a stock peer ignores it."""
+"""Sent before a READ so that an idle source polls faster while it serves it. It looks like a heartbeat for a
+request that doesn't exist, so a stock peer ignores it."""
 SERVING_SECONDS = 0.5
 """How long a source polls faster after the notice, unless the read ends before."""
 
@@ -84,7 +84,7 @@ class FencedNixlAgent:
         try:
             with self._lock:
                 self._agent.send_notif(pull.context.remote_agent, notif_msg=READ_AHEAD_NOTICE)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
             # Only a hint: without it the read is slower, not wrong.
             logger.info("Read-ahead notice for %s was not sent: %s", pull.context.request_id, error)
 
@@ -116,26 +116,27 @@ class FencedNixlAgent:
     def _post_fence(self, pull: Pull) -> None:
         target = pull.fence
         address = target.address_of_rank.get(pull.context.remote_rank) if target else None
-        if address is None:
+        if target is None or address is None:
             pull.end(TransferOutcome.FENCED, "no_fence_word")
             return
-        pull.landing = self._fence.take_landing()
-        if pull.landing is None:
+        landing = self._fence.take_landing()
+        if landing is None:
             pull.end(TransferOutcome.FENCED, "too_many_pulls")
             return
-        local = self._agent.get_xfer_descs([(self._fence.word_address(pull.landing), WORD_BYTES, 0)], "DRAM")
+        pull.landing = landing
+        local = self._agent.get_xfer_descs([(self._fence.word_address(landing), WORD_BYTES, 0)], "DRAM")
         remote = self._agent.get_xfer_descs([(address, WORD_BYTES, 0)], "DRAM")
         pull.fence_handle = self._agent.initialize_xfer("READ", local, remote, pull.context.remote_agent)
-        pull.phase = PullPhase.FENCE
+        pull.phase, pull.expected_word = PullPhase.FENCE, target.generation
         self._agent.transfer(pull.fence_handle)
 
     def _advance_fence(self, pull: Pull) -> None:
         state = self._agent.check_xfer_state(pull.fence_handle)
         if state == "PROC":
             return
-        assert pull.landing is not None and pull.fence is not None
-        is_held = state == "DONE" and self._fence.value(pull.landing) == pull.fence.generation
-        if state == "DONE":
+        is_held = False
+        if state == "DONE" and pull.landing is not None:
+            is_held = self._fence.value(pull.landing) == pull.expected_word
             # After an error the word may still be written to, so it is only given back after a clean end.
             self._agent.release_xfer_handle(pull.fence_handle)
             self._fence.return_landing(pull.landing)
@@ -150,7 +151,7 @@ class FencedNixlAgent:
             return
         try:
             self._agent.send_notif(pull.context.remote_agent, notif_msg=pull.notification)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
             # The data is good; the source frees its blocks when the lease expires.
             logger.warning("Read notice for %s was not sent: %s", pull.context.request_id, error)
 

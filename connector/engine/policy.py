@@ -23,7 +23,7 @@ class LivePolicy:
         return self._current[0]
 
     def set(self, revision: int, values: PolicyValues) -> PolicyApplied:
-        """Takes effect for the next request at once. Returns what is now in force, read back from where hooks read it."""
+        """In force for the next request at once. Returns what holds now, read back from where hooks read it."""
         previous = self._current
         self._current = (revision, values)
         if previous[1] != values:

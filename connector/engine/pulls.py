@@ -38,6 +38,7 @@ class Pull(msgspec.Struct, kw_only=True):
     ended_at: float = 0.0
     fence_handle: Any = None
     landing: int | None = None
+    expected_word: int = 0
     outcome: TransferOutcome = TransferOutcome.COMPLETED
     reason: str = ""
     num_bytes: int = 0

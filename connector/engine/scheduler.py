@@ -1,7 +1,6 @@
 """Scheduler half: verifies offers before vLLM sees them, grants leases, applies policy, reports to the agent."""
 
 import logging
-import time
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
@@ -9,26 +8,26 @@ from vllm.v1.request import RequestStatus
 
 from connector.engine import guards
 from connector.engine.compat import IdleWait
-from connector.engine.digests import DigestChain
 from connector.engine.fence import FenceSlots
-from connector.engine.fingerprint import is_full_attention_only, model_fingerprint, multimodal_extra, request_seed
+from connector.engine.fingerprint import is_full_attention_only, model_fingerprint
 from connector.engine.grants import LeaseFactory
 from connector.engine.lease_control import LeaseControl
-from connector.engine.legs import Leg, read_envelope, read_offer
-from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill, refusal
+from connector.engine.leases import Lease
+from connector.engine.legs import Leg
+from connector.engine.matcher import LegMatcher, clear_remote_fields
+from connector.engine.matching import Match
 from connector.engine.metadata import BackhaulMetadata, FenceTarget, SchedulerOrders
 from connector.engine.offers import PURPOSE as OFFER_PURPOSE
 from connector.engine.options import EngineOptions
-from connector.engine.policy import LivePolicy, for_request
+from connector.engine.policy import LivePolicy
 from connector.engine.quarantine import BlockQuarantine
 from connector.engine.reporting import EngineReporter
 from connector.engine.transfers import TransferBook
 from connector.protocol import Decision, LegReply, Role
-from connector.signing import FleetKey, InvalidTokenError
+from connector.signing import FleetKey
 
 logger = logging.getLogger("vllm.backhaul.scheduler")
 
-PARKED_FIELDS = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_num_tokens")
 FINISHED_CLEANLY = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
 
@@ -40,9 +39,14 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         self.role = Role.PREFILL if options.is_prefill else Role.DECODE
         self.live_policy = LivePolicy(options.policy)
         self.fleet_key = FleetKey.load(options.fleet_key_file)
-        self._digest_key = self.fleet_key.digest_key()
-        self.fingerprint = model_fingerprint(vllm_config)
-        self._allow_partial = is_full_attention_only(kv_cache_config)
+        fingerprint = model_fingerprint(vllm_config)
+        self._matcher = LegMatcher(
+            fleet_key=self.fleet_key,
+            role=self.role,
+            fingerprint=fingerprint,
+            block_size=self.block_size,
+            allow_partial=is_full_attention_only(kv_cache_config),
+        )
         self._legs: dict[str, Leg] = {}
         self._slots = FenceSlots()
         self._dropped_words: list[str] = []
@@ -51,7 +55,7 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         bytes_per_block = max(
             group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in kv_cache_config.kv_cache_groups
         )
-        self.factory = LeaseFactory(self, options.engine_name, self.role, self.fingerprint, bytes_per_block)
+        self.factory = LeaseFactory(self, options.engine_name, self.role, fingerprint, bytes_per_block)
         self.control = LeaseControl(lambda offer: self.fleet_key.sign(OFFER_PURPOSE, offer), self.live_policy)
         self.quarantine = BlockQuarantine()
         self.transfers = TransferBook(options.engine_name, self.role)
@@ -85,53 +89,17 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
 
     def _drop_leg(self, request: Any) -> None:
         if request.kv_transfer_params:
-            _clear_remote_fields(request.kv_transfer_params)
+            clear_remote_fields(request.kv_transfer_params)
         self._legs.pop(request.request_id, None)
 
     @guards.contained(_drop_leg)
     def _open_leg(self, request: Any) -> None:
         self.control.pump()
-        params = request.kv_transfer_params
-        if not params:
+        if not request.kv_transfer_params:
             return
-        _clear_remote_fields(params)
-        try:
-            envelope = read_envelope(params, self.fleet_key, self.role)
-        except InvalidTokenError as error:
-            logger.warning("Request %s has no usable envelope (%s); nothing is reused.", request.request_id, error)
-            return
-        leg = Leg(role=self.role, envelope=envelope, policy=for_request(self.live_policy.values, envelope.policy))
-        leg.num_prompt_tokens = request.num_prompt_tokens
-        self._legs[request.request_id] = leg
-        self._read_offer(leg, params)
-        if leg.offer is not None:
-            params.update(leg.offer.endpoint_params())
-
-    def _read_offer(self, leg: Leg, params: dict[str, Any]) -> None:
-        """Sets the offer, or the reason why there is none, in design.md's order of reasons."""
-        if self.role is Role.PREFILL and not leg.policy.bidirectional_kv_xfer:
-            leg.refusal = Decision.DISABLED
-            return
-        try:
-            offer = read_offer(params, self.fleet_key)
-        except InvalidTokenError as error:
-            logger.warning("Turn %s: the offer is refused: %s", leg.envelope.turn_id, error)
-            leg.refusal = Decision.REJECTED
-            return
-        if offer is None:
-            leg.refusal = leg.envelope.reason_without_offer or Decision.NO_PLACEMENT
-            return
-        leg.refusal = refusal(
-            offer,
-            role=self.role,
-            tenant=leg.envelope.tenant,
-            fingerprint=self.fingerprint,
-            block_size=self.block_size,
-        )
-        if leg.refusal is None and self.role is Role.PREFILL and not self._allow_partial:
-            leg.refusal = Decision.UNSUPPORTED
-        if leg.refusal is None:
-            leg.offer = offer
+        leg = self._matcher.open(request, request.kv_transfer_params, self.live_policy.values)
+        if leg is not None:
+            self._legs[request.request_id] = leg
 
     # ------------------------------------------------ matching
 
@@ -140,59 +108,22 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         leg = self._legs.get(request.request_id)
         if leg is not None:
             leg.match, leg.decision = Match(decision=Decision.REJECTED), Decision.REJECTED
-            self._state_remote(leg, leg.match, request.kv_transfer_params)
+            self._matcher.write_back(leg, leg.match, request.kv_transfer_params)
         return 0, False
 
     @guards.contained(_recompute)
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """vLLM asks each step while a request waits, and again after a failed pull or a preemption; one pull at most."""
+        """vLLM asks each step while a request waits, and after a failed pull or preemption; one pull at most."""
         self.control.pump()
         self.control.make_room(request.num_prompt_tokens + 1, self.block_size)
         leg = self._legs.get(request.request_id)
         params = request.kv_transfer_params
         if leg is None or not params or params.get("_remote_blocks_processed"):
             return 0, False
-        if request.skip_reading_prefix_cache or request.prompt_token_ids is None:
-            leg.refusal = leg.refusal or Decision.UNSUPPORTED
-        match = leg.match = self._match(request, leg, num_computed_tokens)
+        match = leg.match = self._matcher.match(request, leg, num_computed_tokens)
         leg.decision, leg.num_local_tokens = match.decision, num_computed_tokens
-        self._state_remote(leg, match, params)
+        self._matcher.write_back(leg, match, params)
         return match.num_pull_tokens, match.num_pull_tokens > 0
-
-    def _match(self, request: Any, leg: Leg, num_local_tokens: int) -> Match:
-        if leg.offer is None or leg.refusal is not None:
-            return Match(decision=leg.refusal or Decision.NO_PLACEMENT)
-        chain = self._digest(request, leg, request.num_prompt_tokens)
-        prompt = PromptFacts(
-            num_tokens=request.num_prompt_tokens,
-            num_local_tokens=num_local_tokens,
-            block_size=self.block_size,
-            digests=chain.digests,
-            tail_digest=chain.tail(request.all_token_ids, request.num_prompt_tokens),
-        )
-        if self.role is Role.PREFILL:
-            return match_prefill(leg.offer, prompt, leg.policy)
-        return match_decode(leg.offer, prompt, allow_partial=self._allow_partial)
-
-    def _digest(self, request: Any, leg: Leg, num_tokens: int) -> DigestChain:
-        if leg.chain is None:
-            extra = (lambda start, end: multimodal_extra(request, start, end)) if request.mm_features else None
-            seed = request_seed(self.fingerprint, request)
-            leg.chain = DigestChain(self._digest_key, seed, self.block_size, extra)
-        leg.chain.extend(request.all_token_ids, num_tokens)
-        return leg.chain
-
-    def _state_remote(self, leg: Leg, match: Match, params: dict[str, Any]) -> None:
-        """Leaves exactly what vLLM may use. P without a pull names no blocks, so D hears nothing; D without a pull names
-        one, on which vLLM only notifies P, so that P frees at once."""
-        if leg.offer is None:
-            return
-        if match.num_pull_tokens > 0:
-            params.update(leg.offer.remote_params(match.num_blocks, match.num_verified_tokens))
-        elif self.role is Role.DECODE:
-            params.update(leg.offer.remote_params(1, 0))
-        else:
-            params.update(leg.offer.endpoint_params())
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._before_alloc(request, num_external_tokens)
@@ -300,7 +231,9 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             return super().request_finished(request, block_ids) if is_prefill else self._decline_lease(request)
         return self._finish_leg(request, block_ids, leg)
 
-    def _finish_without_lease(self, request: Any, block_ids: Any, leg: Leg | None) -> tuple[bool, dict[str, Any] | None]:
+    def _finish_without_lease(
+        self, request: Any, block_ids: Any, leg: Leg | None
+    ) -> tuple[bool, dict[str, Any] | None]:
         params = request.kv_transfer_params
         if params and params.get("do_remote_prefill") and (leg is None or leg.offer is None):
             # Never scheduled. vLLM would notify the source so that it frees its blocks, but there is none to name.
@@ -328,7 +261,7 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             return self._decline_lease(request)
         try:
             num_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
-            self._digest(request, leg, num_tokens)
+            chain = self._matcher.digest(request, leg, num_tokens)
         except Exception:
             guards.num_contained["request_finished"] += 1
             logger.exception("No lease for %s", request.request_id)
@@ -339,30 +272,35 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         if not is_kept or exported is None:
             self._forget(request.request_id)
             return is_kept, None
-        return self._grant(request, leg, exported["remote_block_ids"], fence, num_tokens, ttl_seconds)
-
-    def _grant(
-        self, request: Any, leg: Leg, block_ids: Any, fence: tuple[int, int], num_tokens: int, ttl_seconds: float
-    ) -> tuple[bool, dict[str, Any] | None]:
         lease = self.factory.make(
-            request, leg, block_ids, fence=fence, num_tokens=num_tokens, ttl_seconds=ttl_seconds
+            request,
+            leg,
+            chain,
+            exported["remote_block_ids"],
+            fence=fence,
+            num_tokens=num_tokens,
+            ttl_seconds=ttl_seconds,
         )
+        return True, self._grant(request, leg, lease)
+
+    def _grant(self, request: Any, leg: Leg, lease: Lease) -> dict[str, Any] | None:
+        """What goes into the engine's answer: P's offer for D; nothing of D's, whose lease travels by the feed."""
         self.control.grant(lease)
         self._legs.pop(request.request_id, None)
         if self.role is Role.DECODE:
-            return True, None
+            return None
         reply = LegReply(
             offer=self.fleet_key.sign(OFFER_PURPOSE, lease.offer),
             decision=leg.decision or Decision.NO_PLACEMENT,
             num_pulled_tokens=leg.num_pulled_tokens,
             lease_id=lease.lease_id,
         )
-        return True, {"backhaul": {field: getattr(reply, field) for field in reply.__struct_fields__}}
+        return {"backhaul": {field: getattr(reply, field) for field in reply.__struct_fields__}}
 
     def _ttl_seconds(self, leg: Leg) -> float:
         if self.role is Role.PREFILL:
             return float(leg.policy.kv_lease_duration)
-        if not leg.policy.bidirectional_kv_xfer or not self._allow_partial:
+        if not leg.policy.bidirectional_kv_xfer or not self._matcher.allow_partial:
             return 0.0
         return float(leg.policy.decoder_kv_blocks_ttl)
 
@@ -371,12 +309,3 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
     def has_pending_push_work(self) -> bool:
         """Keeps the core stepping until quarantined reads have ended."""
         return len(self.quarantine) > 0
-
-
-def _clear_remote_fields(params: dict[str, Any]) -> None:
-    """Whatever a caller wrote there is not to be believed; the verified offer fills it in."""
-    for field in PARKED_FIELDS:
-        params[field] = None
-    params["remote_block_ids"] = None
-    params.pop("_remote_blocks_processed", None)
-

@@ -9,7 +9,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
 from connector.engine.fence import FenceMemory
-from connector.engine.metadata import BackhaulMetadata, FencedHandshakePayload, RankTransfer, SchedulerOrders, WorkerReport
+from connector.engine.metadata import (
+    FencedHandshakePayload,
+    RankTransfer,
+    SchedulerOrders,
+    WorkerReport,
+)
 from connector.engine.nixl_agent import FencedNixlAgent
 from connector.engine.options import EngineOptions
 from connector.engine.pulls import Pull, PullPhase, ReadContext
@@ -27,6 +32,7 @@ class BackhaulWorker(NixlPullConnectorWorker):
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self._options = options
         self._fence_memory = FenceMemory()
+        self.nixl_wrapper: Any
         self._agent = FencedNixlAgent(self.nixl_wrapper, self._fence_memory, self._is_kept)
         self.nixl_wrapper = self._agent
         self._orders: SchedulerOrders | None = None
@@ -48,8 +54,8 @@ class BackhaulWorker(NixlPullConnectorWorker):
         descs = self._agent.get_reg_descs(region, "DRAM")
         self._agent.register_memory(descs, backends=self.nixl_backends)
         super().register_kv_caches(kv_caches)
-        payload = self.xfer_handshake_metadata
-        self.xfer_handshake_metadata = FencedHandshakePayload(
+        payload: Any = self.xfer_handshake_metadata
+        self.xfer_handshake_metadata: Any = FencedHandshakePayload(
             payload.compatibility_hash, payload.agent_metadata_bytes, self._fence_memory.address
         )
 
@@ -57,8 +63,8 @@ class BackhaulWorker(NixlPullConnectorWorker):
 
     def start_load_kv(self, metadata: Any) -> None:
         self._last_step_at = time.perf_counter()
-        assert isinstance(metadata, BackhaulMetadata)
-        orders = self._orders = metadata.orders
+        orders: SchedulerOrders = metadata.orders
+        self._orders = orders
         self._lease_extension = orders.lease_extension_seconds
         for request_id in orders.dropped_words:
             self._fence_memory.drop_word(request_id)
@@ -238,7 +244,7 @@ class BackhaulWorker(NixlPullConnectorWorker):
             self._agent.release_xfer_handle(pull.handle)
             if is_fencing:
                 self._agent.release_xfer_handle(pull.fence_handle)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
             # A failed release does not prove that the backend stopped writing.
             logger.warning("Quarantined pull of %s can't be released yet: %s", pull.context.request_id, error)
             return False

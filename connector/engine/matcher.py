@@ -1,0 +1,124 @@
+"""Legs of requests: opened from what came in signed, matched against the prompt, written back as what vLLM may use."""
+
+import logging
+from typing import Any
+
+from connector.engine.digests import DigestChain
+from connector.engine.fingerprint import multimodal_extra, request_seed
+from connector.engine.legs import Leg, read_envelope, read_offer
+from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill, refusal
+from connector.engine.policy import for_request
+from connector.protocol import Decision, PolicyValues, Role
+from connector.signing import FleetKey, InvalidTokenError
+
+logger = logging.getLogger("vllm.backhaul.matcher")
+
+REMOTE_FIELDS = (
+    "remote_engine_id",
+    "remote_request_id",
+    "remote_host",
+    "remote_port",
+    "remote_num_tokens",
+    "remote_block_ids",
+)
+
+
+class LegMatcher:
+    """Fixed facts of this engine that every match needs; holds no request's state."""
+
+    def __init__(
+        self, *, fleet_key: FleetKey, role: Role, fingerprint: bytes, block_size: int, allow_partial: bool
+    ) -> None:
+        """``allow_partial``: whether a whole-block prefix of this model's cache is valid by itself."""
+        self._fleet_key = fleet_key
+        self._digest_key = fleet_key.digest_key()
+        self._role = role
+        self._fingerprint = fingerprint
+        self._block_size = block_size
+        self.allow_partial = allow_partial
+
+    def open(self, request: Any, params: dict[str, Any], policy: PolicyValues) -> Leg | None:
+        """The leg of a request with a valid envelope. Afterwards ``params`` name a verified source, or none."""
+        clear_remote_fields(params)
+        try:
+            envelope = read_envelope(params, self._fleet_key, self._role)
+        except InvalidTokenError as error:
+            logger.warning("Request %s has no usable envelope (%s); nothing is reused.", request.request_id, error)
+            return None
+        leg = Leg(role=self._role, envelope=envelope, policy=for_request(policy, envelope.policy))
+        leg.num_prompt_tokens = request.num_prompt_tokens
+        leg.refusal = self._take_offer(leg, params)
+        if leg.offer is not None:
+            params.update(leg.offer.endpoint_params())
+        return leg
+
+    def _take_offer(self, leg: Leg, params: dict[str, Any]) -> Decision | None:
+        """Sets the leg's offer, or returns the reason why there is none, in design.md's order of reasons."""
+        if self._role is Role.PREFILL and not leg.policy.bidirectional_kv_xfer:
+            return Decision.DISABLED
+        try:
+            offer = read_offer(params, self._fleet_key)
+        except InvalidTokenError as error:
+            logger.warning("Turn %s: the offer is refused: %s", leg.envelope.turn_id, error)
+            return Decision.REJECTED
+        if offer is None:
+            return leg.envelope.reason_without_offer or Decision.NO_PLACEMENT
+        reason = refusal(
+            offer,
+            role=self._role,
+            tenant=leg.envelope.tenant,
+            fingerprint=self._fingerprint,
+            block_size=self._block_size,
+        )
+        if reason is None and self._role is Role.PREFILL and not self.allow_partial:
+            reason = Decision.UNSUPPORTED
+        if reason is None:
+            leg.offer = offer
+        return reason
+
+    def match(self, request: Any, leg: Leg, num_local_tokens: int) -> Match:
+        if request.skip_reading_prefix_cache or request.prompt_token_ids is None:
+            return Match(decision=leg.refusal or Decision.UNSUPPORTED)
+        if leg.offer is None:
+            return Match(decision=leg.refusal or Decision.NO_PLACEMENT)
+        chain = self.digest(request, leg, request.num_prompt_tokens)
+        prompt = PromptFacts(
+            num_tokens=request.num_prompt_tokens,
+            num_local_tokens=num_local_tokens,
+            block_size=self._block_size,
+            digests=chain.digests,
+            tail_digest=chain.tail(request.all_token_ids, request.num_prompt_tokens),
+        )
+        if self._role is Role.PREFILL:
+            return match_prefill(leg.offer, prompt, leg.policy)
+        return match_decode(leg.offer, prompt, allow_partial=self.allow_partial)
+
+    def digest(self, request: Any, leg: Leg, num_tokens: int) -> DigestChain:
+        """The leg's digests, grown to ``num_tokens``: the prompt at matching, the reply too at the end."""
+        if leg.chain is None:
+            extra = (lambda start, end: multimodal_extra(request, start, end)) if request.mm_features else None
+            seed = request_seed(self._fingerprint, request)
+            leg.chain = DigestChain(self._digest_key, seed, self._block_size, extra)
+        leg.chain.extend(request.all_token_ids, num_tokens)
+        return leg.chain
+
+    def write_back(self, leg: Leg, match: Match, params: dict[str, Any]) -> None:
+        """Leaves exactly what vLLM may use.
+
+        P without a pull names no blocks, so D hears nothing. D without a pull names one, on which vLLM only notifies P,
+        so that P frees its blocks at once.
+        """
+        if leg.offer is None:
+            return
+        if match.num_pull_tokens > 0:
+            params.update(leg.offer.remote_params(match.num_blocks, match.num_verified_tokens))
+        elif self._role is Role.DECODE:
+            params.update(leg.offer.remote_params(1, 0))
+        else:
+            params.update(leg.offer.endpoint_params())
+
+
+def clear_remote_fields(params: dict[str, Any]) -> None:
+    """Whatever a caller wrote there is not to be believed; the verified offer fills it in."""
+    params.update(dict.fromkeys(REMOTE_FIELDS))
+    params.pop("_remote_blocks_processed", None)

@@ -1,0 +1,32 @@
+"""What is said of an engine: fixed facts at its start, gauges while it runs."""
+
+from connector.protocol.terms import Name, Role, Value
+
+
+class EngineInfo(Value, frozen=True):
+    """What an engine says of itself; ``incarnation`` is vLLM's engine id, new at every start."""
+
+    name: Name
+    incarnation: str
+    role: Role
+    model: str
+    block_size: int
+    num_blocks: int
+    bytes_per_block: int
+    kv_dtype: str
+    vllm_version: str
+    connector_version: str
+    unsupported_fields: tuple[str, ...] = ()
+
+
+class EngineLoad(Value, frozen=True):
+    """Gauges sampled once a second; block counts are KV blocks of the whole engine."""
+
+    num_free_blocks: int
+    num_blocks: int
+    num_leases: int
+    num_leased_blocks: int
+    num_quarantined_blocks: int
+    num_running: int
+    num_waiting: int
+    num_dropped_events: int

@@ -1,0 +1,31 @@
+"""The signed leg envelope, and P's answer to it."""
+
+from connector.protocol.policy import PolicyPatch
+from connector.protocol.terms import Decision, Role, Value
+
+
+class LegEnvelope(Value, frozen=True):
+    """Signed by the router (see ``connector.signing``), carried on every leg inside ``kv_transfer_params.backhaul``.
+
+    ``expires_unix`` is coarse (minutes) and needs NTP only. ``reason_without_offer`` explains a missing offer.
+    ``chain`` are the keyed conversation hashes to be echoed in the lease's ``LeaseOffer``.
+    """
+
+    leg: Role
+    tenant: str
+    session_id: str
+    turn_id: str
+    expires_unix: float
+    traceparent: str = ""
+    reason_without_offer: Decision | None = None
+    policy: PolicyPatch | None = None
+    chain: tuple[str, ...] = ()
+
+
+class LegReply(Value, frozen=True):
+    """What P's connector puts under ``kv_transfer_params.backhaul`` in its response: D's offer and how P's leg went."""
+
+    offer: str
+    decision: Decision
+    num_pulled_tokens: int
+    lease_id: str
