@@ -106,7 +106,7 @@ class EventBuffer:
     def next_batch(self, boot: str) -> EventBatch | None:
         """The next unsent events of ``boot``, all of one incarnation; ``None`` when nothing may be sent now."""
         room = min(MAX_BATCH_EVENTS, self._limits.max_in_flight - self._num_sent)
-        if room <= 0 or self._num_sent == len(self._pending):
+        if boot != self.boot or room <= 0 or self._num_sent == len(self._pending):
             return None
         unsent = list(itertools.islice(self._pending, self._num_sent, self._num_sent + room))
         incarnation = unsent[0].incarnation

@@ -1,8 +1,9 @@
 """Each side goes and comes back in each order: every event arrives once, leases and policy converge."""
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -60,11 +61,11 @@ async def test_events_are_stored_once_whatever_breaks_in_whatever_order(
         num_pings = len(engine.received)
         await until(lambda: len(engine.received) >= num_pings + 2)
 
-    actions = {
+    actions: dict[str, Callable[[], Awaitable[None]]] = {
         "control plane stops": control_plane.stop,
         "control plane starts": control_plane.start,
-        "engine restarts": lambda: _restart(engine, agent),
-        "engine link breaks": lambda: _break_link(engine),
+        "engine restarts": functools.partial(_restart, engine, agent),
+        "engine link breaks": functools.partial(_break_link, engine),
     }
     await until(lambda: control_plane.is_connected)
     await work()

@@ -45,7 +45,7 @@ def test_transfer_span_is_a_child_of_its_legs_span_with_the_engines_times(
     assert span.kind is SpanKind.CLIENT
     assert span.parent is not None
     assert format(span.parent.span_id, "016x") == PARENT_ID
-    assert format(span.context.trace_id, "032x") == TRACE_ID  # type: ignore[union-attr]
+    assert format(span.context.trace_id, "032x") == TRACE_ID
     assert (span.start_time, span.end_time) == (NOW_NS - 30_000_000, NOW_NS - 5_000_000)
     assert span.status.status_code is StatusCode.UNSET
     assert span.resource.attributes["service.name"] == "backhaul-agent"
