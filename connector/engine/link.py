@@ -103,6 +103,7 @@ class EngineLink:
                     except (OSError, ValueError) as error:
                         logger.warning("Agent disconnected: %s", error)
                         self._drop_connection(selector)
+            self._drop_connection(selector)
         self._server.close()
 
     def _handle(self, selector: selectors.BaseSelector, ready: object) -> None:
