@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from connector.framing import FrameDecoder, encode_frame
 from connector.protocol import (
@@ -27,6 +28,7 @@ from connector.protocol import (
     EngineToAgent,
     ExtendLease,
     LeaseOffer,
+    LeaseRenewed,
     Ping,
     PolicyApplied,
     Pong,
@@ -188,10 +190,13 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _aged(message: EngineToAgent, age_ms: float) -> EngineToAgent:
-    """The message with the time that it waited here added to its ages."""
+    """The message as of now: the time that it waited here counts towards its ages and off its remaining times."""
+    if isinstance(message, LeaseOffer | LeaseRenewed):
+        remaining = max(0.0, message.lease.remaining_seconds - age_ms / 1e3)
+        return structs.replace(message, lease=structs.replace(message.lease, remaining_seconds=remaining))
     if not isinstance(message, EngineEvent):
         return message
     event = message.event
     if isinstance(event, TransferRecorded):
-        event = msgspec.structs.replace(event, start_age_ms=event.start_age_ms + age_ms)
+        event = structs.replace(event, start_age_ms=event.start_age_ms + age_ms)
     return EngineEvent(age_ms=message.age_ms + age_ms, event=event)
