@@ -173,8 +173,10 @@ class EngineLink:
 
 
 def _listen(path: Path) -> socket.socket:
-    """A stale socket file is replaced; one that answers belongs to a live engine and is an error."""
+    """A stale socket is replaced; one that answers belongs to a live engine, and no other file is touched."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists() and not path.is_socket():
+        raise RuntimeError(f"{path} is not a socket; backhaul_link_path must name a free path")
     with socket.socket(socket.AF_UNIX) as probe:
         if path.exists() and probe.connect_ex(str(path)) == 0:
             raise RuntimeError(f"another engine listens on {path}; give each engine its own backhaul_link_path")
