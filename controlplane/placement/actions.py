@@ -115,7 +115,6 @@ def _store_turns(facts: Facts) -> None:
     _execute(statements.ENSURE_SESSIONS, list(facts.sessions.values()))
     turns = list(facts.turns.values())
     num_new_turns = Counter(_returning(statements.ENSURE_TURNS, (_json(turns),)))
-    _execute(statements.BACKDATE_TURNS, turns)
     _execute(statements.END_TURNS, list(facts.turn_ends.values()))
     _execute(statements.DECIDE_PREFILL, list(facts.legs[Role.PREFILL].values()))
     _execute(statements.DECIDE_DECODE, list(facts.legs[Role.DECODE].values()))

@@ -2,8 +2,8 @@
 
 Two batches of different senders name the same sessions and turns in different orders. Rows are therefore first made or
 locked in the order of their keys (sessions, then turns, then leases), which rules deadlocks out, and updated after.
-``ON CONFLICT … DO UPDATE … WHERE false`` locks an existing row, writes nothing, and returns only rows that are new
-(PostgreSQL manual, INSERT).
+``ON CONFLICT … DO UPDATE`` locks an existing row also where its ``WHERE`` keeps it from being written (PostgreSQL
+manual, INSERT).
 """
 
 ENSURE_SESSIONS = """
@@ -22,9 +22,11 @@ INSERT INTO placement_turn (
 SELECT r.id, r.session_id, '', 'running', 0, 0, 0, 0, 0, 0, '', '', '', '', '', '', r.first_at, ''
 FROM jsonb_to_recordset(%s) AS r(id uuid, session_id text, first_at timestamptz)
 ORDER BY r.id
-ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id WHERE false
-RETURNING session_id
+ON CONFLICT (id) DO UPDATE SET started_at = EXCLUDED.started_at
+    WHERE placement_turn.recorded_at IS NULL AND EXCLUDED.started_at < placement_turn.started_at
+RETURNING CASE WHEN xmax = 0 THEN session_id END
 """
+"""Returns the session of each turn that is new, and null for one that was only dated back."""
 
 UPDATE_SESSIONS = """
 UPDATE placement_session AS s SET
@@ -39,12 +41,6 @@ FROM jsonb_to_recordset(%s) AS r(
     model_at timestamptz, num_new_turns int)
 WHERE s.id = r.id
 RETURNING s.id
-"""
-
-BACKDATE_TURNS = """
-UPDATE placement_turn AS t SET started_at = r.first_at
-FROM jsonb_to_recordset(%s) AS r(id uuid, first_at timestamptz)
-WHERE t.id = r.id AND t.recorded_at IS NULL AND r.first_at < t.started_at
 """
 
 END_TURNS = """
