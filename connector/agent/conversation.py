@@ -1,8 +1,7 @@
 """One welcomed connection to the control plane, from the first status to its end.
 
 A single writer sends everything in the order in which it happened, statuses and snapshots before event batches, so that
-the control plane knows an incarnation before it gets events of it. Events wait here until they are asked for: at most
-``BufferLimits.max_in_flight`` are sent and not yet committed.
+the control plane knows an incarnation before it gets events of it.
 """
 
 import asyncio
@@ -82,7 +81,7 @@ class Conversation:
         self._commit_timeout = commit_timeout
         self._outbox: deque[AgentToControl] = deque()
         self._wake = events.changed
-        self._progress_at = asyncio.get_running_loop().time()
+        self._sent_at = 0.0
         self._commands: set[asyncio.Task[None]] = set()
 
     def post(self, message: AgentToControl) -> None:
@@ -133,18 +132,14 @@ class Conversation:
                 await self._wait()
 
     async def _send_batch(self) -> None:
-        was_idle = self._events.num_in_flight == 0
         batch = self._events.next_batch(self._boot)
-        if batch is None:
-            return
-        if was_idle:
-            self._progress_at = asyncio.get_running_loop().time()
-        self._wake.set()
-        await send(self._socket, batch)
+        if batch is not None:
+            self._sent_at = asyncio.get_running_loop().time()
+            await send(self._socket, batch)
 
     async def _wait(self) -> None:
         """Until there is something to send; a control plane that commits nothing for too long is left."""
-        deadline = self._progress_at + self._commit_timeout if self._events.num_in_flight else None
+        deadline = self._sent_at + self._commit_timeout if self._events.num_in_flight else None
         try:
             async with asyncio.timeout_at(deadline):
                 await self._wake.wait()
@@ -169,7 +164,6 @@ class Conversation:
     async def _take(self, message: ControlToAgent) -> None:
         match message:
             case EventsCommitted(boot=boot, sequence=sequence):
-                self._progress_at = asyncio.get_running_loop().time()
                 self._events.committed(boot, sequence)
             case SetPolicy():
                 await self._facts.accept_policy(message)

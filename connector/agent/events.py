@@ -19,15 +19,13 @@ from connector.agent.spool import Spool, SpooledEvent
 from connector.framing import HEADER_BYTES, encode_frame
 from connector.protocol import Event, EventBatch, NumberedEvent, TransferRecorded
 
-MAX_BATCH_EVENTS = 500
-
 
 class BufferLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """``max_in_flight``: events sent and not yet committed, at most."""
+    """``max_batch`` is the contract's; the others bound what is kept."""
 
     max_events: int = 50_000
     max_bytes: int = 64 * 1024 * 1024
-    max_in_flight: int = 4 * MAX_BATCH_EVENTS
+    max_batch: int = 500
 
 
 class Clocks(NamedTuple):
@@ -104,16 +102,17 @@ class EventBuffer:
         self.changed.set()
 
     def next_batch(self, boot: str) -> EventBatch | None:
-        """The next unsent events of ``boot``, all of one incarnation; ``None`` when nothing may be sent now."""
-        room = min(MAX_BATCH_EVENTS, self._limits.max_in_flight - self._num_sent)
-        if boot != self.boot or room <= 0 or self._num_sent == len(self._pending):
+        """The oldest events, if they are of ``boot``, all of one incarnation; ``None`` when nothing may be sent now.
+
+        One batch is under way at a time: what happens meanwhile gathers into the next, and an acknowledgement of policy
+        waits at the control plane behind one batch at most.
+        """
+        if self._num_sent or not self._pending or boot != self.boot:
             return None
-        unsent = list(itertools.islice(self._pending, self._num_sent, self._num_sent + room))
-        incarnation = unsent[0].incarnation
-        batch = tuple(itertools.takewhile(lambda p: (p.boot, p.incarnation) == (boot, incarnation), unsent))
-        if not batch:
-            return None
-        self._num_sent += len(batch)
+        incarnation = self._pending[0].incarnation
+        oldest = itertools.islice(self._pending, self._limits.max_batch)
+        batch = tuple(itertools.takewhile(lambda p: (p.boot, p.incarnation) == (boot, incarnation), oldest))
+        self._num_sent = len(batch)
         return EventBatch(boot=boot, incarnation=incarnation, events=tuple(map(self._numbered, batch)))
 
     def committed(self, boot: str, sequence: int) -> None:

@@ -52,29 +52,33 @@ def test_sequence_starts_at_1_and_batches_hold_500(tmp_path: Path) -> None:
     events = buffer(tmp_path)
     fill(events, 501)
     assert sequences(events.next_batch("boot-1")) == list(range(1, 501))
+    events.committed("boot-1", 500)
     assert sequences(events.next_batch("boot-1")) == [501]
-    assert events.next_batch("boot-1") is None
 
 
 def test_batch_is_of_one_incarnation(tmp_path: Path) -> None:
     events = buffer(tmp_path)
     fill(events, 2, "inc-1")
     fill(events, 1, "inc-2")
-    first, second = events.next_batch("boot-1"), events.next_batch("boot-1")
+    first = events.next_batch("boot-1")
+    events.committed("boot-1", 2)
+    second = events.next_batch("boot-1")
     assert first is not None
     assert second is not None
     assert (first.incarnation, sequences(first)) == ("inc-1", [1, 2])
     assert (second.incarnation, sequences(second)) == ("inc-2", [3])
 
 
-def test_only_so_many_events_are_in_flight(tmp_path: Path) -> None:
-    events = buffer(tmp_path, max_in_flight=600)
-    fill(events, 2000)
-    assert len(sequences(events.next_batch("boot-1"))) == 500
-    assert len(sequences(events.next_batch("boot-1"))) == 100
+def test_events_gather_while_a_batch_is_under_way(tmp_path: Path) -> None:
+    events = buffer(tmp_path)
+    fill(events, 2)
+    assert sequences(events.next_batch("boot-1")) == [1, 2]
+    fill(events, 3)
     assert events.next_batch("boot-1") is None
-    events.committed("boot-1", 500)
-    assert sequences(events.next_batch("boot-1"))[0] == 601
+    events.committed("boot-1", 1)
+    assert events.next_batch("boot-1") is None
+    events.committed("boot-1", 2)
+    assert sequences(events.next_batch("boot-1")) == [3, 4, 5]
 
 
 def test_uncommitted_events_are_sent_again_after_a_rewind(tmp_path: Path) -> None:
@@ -156,12 +160,13 @@ def test_bytes_bound_the_buffer_as_counts_do(tmp_path: Path) -> None:
 
 
 def test_overflow_of_sent_events_keeps_the_place_of_the_unsent(tmp_path: Path) -> None:
-    events = buffer(tmp_path, max_events=10, max_in_flight=4)
+    events = buffer(tmp_path, max_events=10, max_batch=4)
     fill(events, 10)
     assert sequences(events.next_batch("boot-1")) == [1, 2, 3, 4]
     fill(events, 2)
     assert events.num_in_flight == 2
-    assert sequences(events.next_batch("boot-1")) == [5, 6]
+    events.committed("boot-1", 4)
+    assert sequences(events.next_batch("boot-1")) == [5, 6, 7, 8]
 
 
 def test_disk_of_a_full_buffer_is_bounded(tmp_path: Path) -> None:
@@ -209,7 +214,7 @@ def test_every_event_is_stored_once_and_in_order_whatever_happens(
     receiver = Receiver()
     expected: list[tuple[str, int]] = []
     num_boots = 1
-    events = buffer(directory, "boot-1", max_in_flight=3)
+    events = buffer(directory, "boot-1", max_batch=3)
 
     def connect() -> str:
         boot = events.boot
@@ -226,7 +231,7 @@ def test_every_event_is_stored_once_and_in_order_whatever_happens(
             expected.append((f"boot-{num_boots}", own))
         elif step == "restart":
             num_boots, own = num_boots + 1, 0
-            events = buffer(directory, f"boot-{num_boots}", max_in_flight=3)
+            events = buffer(directory, f"boot-{num_boots}", max_batch=3)
             connection = connect()
         elif step == "reconnect" or events.boot != connection:
             connection = connect()
