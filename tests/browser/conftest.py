@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.db import connection
 from playwright.async_api import Browser, Page, async_playwright
 
@@ -92,7 +92,7 @@ def control_plane(control_plane_process: ControlPlaneServer, transactional_db: N
 @pytest.fixture
 def operator(transactional_db: None) -> User:
     """Its password is hashed as the server's own settings do, not as the tests' cheap ones."""
-    return User.objects.create(username="operator", password=PBKDF2PasswordHasher().encode(PASSWORD, "salt"))
+    return User.objects.create(username="operator", password=Argon2PasswordHasher().encode(PASSWORD, "salt-of-tests"))
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@ import { ackView, type AckView } from "../model/acks";
 import { formatAge, formatMilliseconds } from "../model/format";
 import { formatPolicyValue } from "../model/policy";
 import { useSmooth } from "../queries/clock";
+import { useKnownUntil } from "../queries/dashboard";
 import type { Ack } from "../types/domain";
 import { Badge } from "./Badge";
 
 /** One line per enforcer, worst first when they differ, so that trouble is seen in a long fleet. */
 export function AckList({ acks }: { readonly acks: readonly Ack[] }) {
-  const now = useSmooth();
+  const now = useKnownUntil(useSmooth());
   if (acks.length === 0) {
     return <p className="muted">No engine or router has connected yet; a revision waits for them here.</p>;
   }

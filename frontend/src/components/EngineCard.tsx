@@ -3,6 +3,7 @@ import { memo } from "react";
 import { blockUsage, type BlockUsage } from "../model/engines";
 import { formatAge, formatBytes, formatCount, formatShare, plural, shortId } from "../model/format";
 import { useSecond } from "../queries/clock";
+import { useKnownUntil } from "../queries/dashboard";
 import type { Agent, Engine } from "../types/domain";
 import { bytes, since } from "../types/units";
 import { EngineBadge } from "./Badge";
@@ -62,7 +63,7 @@ function Fact({ name, value, title, isTrouble }: { name: string; value: string; 
 }
 
 function AgentFacts({ agent }: { readonly agent: Agent | undefined }) {
-  const now = useSecond();
+  const now = useKnownUntil(useSecond());
   if (!agent) return <Fact name="agent" value="never seen" isTrouble />;
   const age = agent.seenAt === null ? null : since(agent.seenAt, now);
   const seen = age === null ? "never" : age < 5_000 && agent.connected ? "now" : `${formatAge(age)} ago`;

@@ -1,6 +1,6 @@
 import { formatAge, formatCount, plural } from "../model/format";
 import { useSecond } from "../queries/clock";
-import { useDashboard } from "../queries/dashboard";
+import { useDashboard, useKnownUntil } from "../queries/dashboard";
 import type { Router } from "../types/domain";
 import { since } from "../types/units";
 import { Badge } from "./Badge";
@@ -38,7 +38,7 @@ export function FleetStrip() {
 }
 
 function Routers({ routers }: { readonly routers: readonly Router[] }) {
-  const now = useSecond();
+  const now = useKnownUntil(useSecond());
   if (routers.length === 0) return <span>No router has connected yet.</span>;
   return (
     <ul className="routers" aria-label="Routers">

@@ -28,7 +28,7 @@ export function PolicyFieldInput({ field, inherited, canInherit, value, problem,
       <label htmlFor={id} className="mono" title={field.help}>
         {field.name}
       </label>
-      <div className="field-control">
+      <div className={field.kind === "switch" ? "field-control field-control-switch" : "field-control"}>
         {field.kind === "switch" ? (
           <select {...shared} onChange={(event) => onChange(event.target.value)}>
             <option value="">leave {formatPolicyValue(field.name, inherited)}</option>
@@ -56,7 +56,7 @@ export function PolicyFieldInput({ field, inherited, canInherit, value, problem,
             inherit
           </button>
         ) : (
-          <span className="unit">{field.unit}</span>
+          <span className="unit">{field.kind === "share" ? "0 to 1" : field.unit}</span>
         )}
       </div>
       <p id={`${id}-help`} className="sr-only">

@@ -90,7 +90,11 @@ export function PublishForm({ policy }: { readonly policy: Policy }) {
           <p>
             Scope <span className="scope">{checked.scope}</span> would change:
           </p>
-          {diff.length > 0 ? <DiffList diff={diff} /> : <p>Nothing: these values already hold.</p>}
+          {diff.length > 0 ? (
+            <DiffList diff={diff} scope={checked.scope} />
+          ) : (
+            <p>Nothing: these values already hold.</p>
+          )}
         </div>
       ) : null}
       <div className="publish-actions">

@@ -36,7 +36,7 @@ export function SessionsPanel({ openSessions, onToggle }: SessionsPanelProps) {
     <Panel
       id="sessions"
       title="Sessions"
-      note={isLoaded ? note : null}
+      note={sessions.length > 0 ? note : null}
       tools={
         sessions.length > 0 ? (
           <SegmentedControl label="Show sessions" options={filters} value={filter} onChange={setFilter} />

@@ -1,6 +1,7 @@
 import { pageContext } from "../api/page";
 import { STALE_AFTER_MS } from "../api/socket";
-import { formatAge, formatCount } from "../model/format";
+import { formatAge, formatCount, formatShare, plural } from "../model/format";
+import { recentReuse } from "../model/reuse";
 import { useSecond } from "../queries/clock";
 import { useDashboard } from "../queries/dashboard";
 import { since, until } from "../types/units";
@@ -43,8 +44,10 @@ function FleetSummary() {
   const isLoaded = useDashboard((state) => state.isLoaded);
   const engines = useDashboard((state) => state.engines);
   const sessions = useDashboard((state) => state.sessions);
+  const turns = useDashboard((state) => state.turns);
   const revision = useDashboard((state) => state.policy?.revision);
   if (!isLoaded) return <dl className="summary" aria-hidden="true" />;
+  const reuse = recentReuse(turns);
   const numReady = engines.filter((engine) => engine.state === "ready").length;
   const numHeld = sessions.filter((session) => session.placement?.state === "held").length;
   return (
@@ -60,6 +63,12 @@ function FleetSummary() {
         <dt>sessions held</dt>
         <dd>{formatCount(numHeld)}</dd>
       </div>
+      {reuse ? (
+        <div title={`Prompt tokens pulled back from decode engines, of the last ${plural(reuse.numTurns, "turn")}`}>
+          <dt>prompt tokens reused</dt>
+          <dd>{formatShare(reuse.share)}</dd>
+        </div>
+      ) : null}
       <div>
         <dt>policy revision</dt>
         <dd>{revision ?? "–"}</dd>

@@ -1,6 +1,6 @@
 import { useState } from "react";
 
-import { plural } from "../model/format";
+import { formatCount } from "../model/format";
 import { useDashboard } from "../queries/dashboard";
 import type { Transfer } from "../types/domain";
 import { EmptyState, Panel, Skeleton } from "./Panel";
@@ -35,7 +35,7 @@ export function TransfersPanel({ onOpenSession }: { readonly onOpenSession: (ses
     <Panel
       id="transfers"
       title="Transfers"
-      note={isLoaded ? `newest ${plural(transfers.length, "transfer")}` : null}
+      note={transfers.length > 0 ? `newest ${formatCount(transfers.length)}` : null}
       tools={tools}
     >
       {!isLoaded ? <Skeleton rows={4} /> : null}

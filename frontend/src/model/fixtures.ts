@@ -56,6 +56,27 @@ export function wireSession(overrides: Json = {}): Json {
   };
 }
 
+export function wireTurn(overrides: Json = {}): Json {
+  return {
+    id: "u1",
+    session: "s1",
+    index: 1,
+    prompt_tokens: 700,
+    output_tokens: 40,
+    reused_tokens: 608,
+    prefill_decision: "pulled",
+    decode_decision: "pulled",
+    prefill_engine: "prefill-0",
+    decode_engine: "decode-0",
+    status: "ok",
+    ttft_ms: 180,
+    duration_ms: 1500,
+    trace_id: "",
+    age_ms: 5000,
+    ...overrides,
+  };
+}
+
 export function wirePolicy(overrides: Json = {}): Json {
   return {
     revision: 1,

@@ -5,9 +5,19 @@ import { ackView } from "./acks";
 import { initialDashboard, reduce } from "./dashboard";
 import { decisionText } from "./decisions";
 import { blockUsage } from "./engines";
-import { frameOf, wireAck, wirePlacement, wirePolicy, wireSession, wireSnapshot, wireTransfer } from "./fixtures";
+import {
+  frameOf,
+  wireAck,
+  wirePlacement,
+  wirePolicy,
+  wireSession,
+  wireSnapshot,
+  wireTransfer,
+  wireTurn,
+} from "./fixtures";
 import { lanesOf, median, totalsOf } from "./lanes";
 import { leaseView } from "./leases";
+import { recentReuse } from "./reuse";
 
 const start = instant(1_000_000);
 const later = (ms: number) => instant(start + ms);
@@ -122,6 +132,18 @@ describe("block usage", () => {
     expect(usage.other).toBe(0);
     expect(usage.free + usage.leased + usage.quarantined).toBe(100);
   });
+});
+
+test("recent reuse weighs turns by their prompt and leaves out those not recorded yet", () => {
+  const { turns } = stateOf({
+    turns: [
+      wireTurn({ id: "a", prompt_tokens: 1000, reused_tokens: 900 }),
+      wireTurn({ id: "b", prompt_tokens: 3000, reused_tokens: 0 }),
+      wireTurn({ id: "c", prompt_tokens: 0, reused_tokens: 0 }),
+    ],
+  });
+  expect(recentReuse(turns)).toEqual({ share: 0.225, numTurns: 2 });
+  expect(recentReuse([])).toBeNull();
 });
 
 test("an unknown decision of a newer server reads as it is", () => {

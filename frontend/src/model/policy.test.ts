@@ -87,6 +87,9 @@ test("values are shown with their unit", () => {
   expect(formatPolicyValue("kv_recompute_threshold", 100_000)).toBe("100,000 tokens");
   expect(formatPolicyValue("bidirectional_kv_xfer", false)).toBe("off");
   expect(formatPolicyValue("bidirectional_kv_xfer", null)).toBe("inherited");
+  expect(formatPolicyValue("bidirectional_kv_xfer", null, "default")).toBe("default");
+  expect(formatPolicyValue("pinned_kv_limit", 0.5)).toBe("50% of blocks");
+  expect(formatPolicyValue("trace_sampling", 0.001)).toBe("0.1% of turns");
   expect(formatPolicyValue("field_of_a_newer_server", 3)).toBe("3");
 });
 

@@ -7,7 +7,7 @@ import type { FieldDiff, PolicyChange, PolicyPatch, PolicyValue } from "../types
 
 export interface PolicyField {
   readonly name: string;
-  readonly kind: "switch" | "integer" | "number";
+  readonly kind: "switch" | "integer" | "number" | "share";
   readonly unit: string;
   readonly actsAt: string;
   readonly help: string;
@@ -70,7 +70,7 @@ export const policyFields: readonly PolicyField[] = [
   },
   {
     name: "pinned_kv_limit",
-    kind: "number",
+    kind: "share",
     unit: "of blocks",
     actsAt: "D",
     help: "Share of D's KV blocks that leases may hold. Past it the oldest lease is released.",
@@ -97,7 +97,7 @@ export const policyFields: readonly PolicyField[] = [
   },
   {
     name: "trace_sampling",
-    kind: "number",
+    kind: "share",
     unit: "of turns",
     actsAt: "router",
     help: "Share of turns whose spans are exported. Transfer rows are always recorded.",
@@ -109,13 +109,16 @@ export const policyFields: readonly PolicyField[] = [
 const fieldsByName = new Map(policyFields.map((field) => [field.name, field]));
 export const policyField = (name: string): PolicyField | undefined => fieldsByName.get(name);
 
-export function formatPolicyValue(name: string, value: PolicyValue | null | undefined): string {
-  if (value === null || value === undefined) return "inherited";
+/** `unset` is the word for a field that its scope doesn't set: a narrower scope inherits, the fleet has defaults. */
+export function formatPolicyValue(name: string, value: PolicyValue | null | undefined, unset = "inherited"): string {
+  if (value === null || value === undefined) return unset;
   if (typeof value === "boolean") return value ? "on" : "off";
-  const unit = policyField(name)?.unit ?? "";
-  const digits = new Intl.NumberFormat("en", { maximumFractionDigits: 6 }).format(value);
-  return unit ? `${digits} ${unit}` : digits;
+  const field = policyField(name);
+  if (field?.kind === "share") return `${digits.format(value * 100)}% ${field.unit}`;
+  return field?.unit ? `${digits.format(value)} ${field.unit}` : digits.format(value);
 }
+
+const digits = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 
 // ---- the publish form
 

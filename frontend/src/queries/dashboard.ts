@@ -3,6 +3,7 @@ import { createContext, use, useEffect, useState, useSyncExternalStore } from "r
 import { dashboardUrl } from "../api/page";
 import { DashboardSocket } from "../api/socket";
 import { initialDashboard, reduce, type Action, type Dashboard } from "../model/dashboard";
+import type { Instant } from "../types/units";
 
 /** Holds the page's state outside React, so that the socket writes it and each component reads what it shows. */
 export class DashboardStore {
@@ -58,8 +59,9 @@ export function useDashboard<Part>(select: (state: Dashboard) => Part): Part {
   return useSyncExternalStore(store.subscribe, () => select(store.read()));
 }
 
-export function useRetryNow(): () => void {
-  const store = use(DashboardContext);
-  if (!store) throw new Error("useRetryNow needs a DashboardContext around it");
-  return store.retryNow;
+/** Until when the page knows anything: now while live, the last frame's arrival otherwise. Ages of silence stop there. */
+export function useKnownUntil(now: Instant): Instant {
+  const isLive = useDashboard((state) => state.connection.phase === "live");
+  const lastFrameAt = useDashboard((state) => state.lastFrameAt);
+  return isLive || lastFrameAt === null ? now : lastFrameAt;
 }
