@@ -1,3 +1,9 @@
-from django.urls import URLPattern, URLResolver
+"""REST addresses of traces."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from controlplane.routing import api_router
+from controlplane.tracing import views
+
+router = api_router()
+router.register("traces", views.TraceViewSet, basename="trace")
+
+urlpatterns = router.urls
