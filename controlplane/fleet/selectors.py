@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Count, F, Q, QuerySet, Value, When
 
 from connector.protocol import FleetEngine, Role
-from controlplane.fleet.models import Agent, Engine, Operation, Pair, Router
+from controlplane.fleet.models import Agent, Engine, EventFault, Operation, OperationState, Pair, Router, State
 
 
 def engines() -> QuerySet[Engine]:
@@ -28,6 +28,21 @@ def operations() -> QuerySet[Operation]:
     return Operation.objects.all()
 
 
+def open_operations() -> QuerySet[Operation]:
+    return Operation.objects.filter(state__in=(OperationState.WAITING, OperationState.UNANSWERED))
+
+
+def event_faults() -> QuerySet[EventFault]:
+    return EventFault.objects.all()
+
+
+def engine_counts() -> list[tuple[str, str, int]]:
+    """How many engines there are of each role and state; the role is ``unknown`` until an engine has answered."""
+    shown = Case(When(approved=False, then=Value(State.PENDING)), default=F("reported_state"))
+    rows = Engine.objects.annotate(shown=shown).values_list("role", "shown").annotate(num=Count("pk")).order_by()
+    return [(role or "unknown", state, num) for role, state, num in rows]
+
+
 def enforcing_engines(seen_since: datetime) -> QuerySet[Engine]:
     """Approved engines heard since then: one that has gone silent still enforces what it was told last."""
     return Engine.objects.filter(approved=True, last_seen_at__gte=seen_since).order_by("name")
@@ -39,7 +54,7 @@ def connected_routers() -> QuerySet[Router]:
 
 def unheard_engines(since: datetime) -> QuerySet[Engine]:
     """Engines that are not known to be silent yet, though their agent wasn't heard since then."""
-    return Engine.objects.exclude(reported_state="silent").filter(Q(last_seen_at__lt=since) | Q(last_seen_at=None))
+    return Engine.objects.exclude(reported_state=State.SILENT).filter(Q(last_seen_at__lt=since) | Q(last_seen_at=None))
 
 
 def fleet_engines() -> tuple[FleetEngine, ...]:

@@ -85,6 +85,11 @@ def acks() -> QuerySet[PolicyAck]:
     return PolicyAck.objects.order_by("kind", "enforcer")
 
 
+def num_overdue_acks(now: datetime) -> int:
+    """How many enforcers have not confirmed the newest revision in time."""
+    return PolicyAck.objects.filter(revision_id=newest_number(), acked_at=None, sent_at__lt=now - ACK_WITHIN).count()
+
+
 def ack_state(ack: PolicyAck, *, now: datetime) -> AckState:
     """Worked out on reading, so that it is right whether or not any timer ran."""
     if ack.acked_at is None:

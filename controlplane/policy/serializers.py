@@ -32,6 +32,10 @@ class PolicyValuesSerializer(serializers.Serializer[Any]):
     )
     trace_sampling = serializers.FloatField(required=False, allow_null=True, min_value=0, max_value=1)
 
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        """Only what is set: an absent field is inherited."""
+        return dict(instance)
+
 
 class FieldChangeSerializer(serializers.Serializer[Any]):
     field = serializers.CharField()

@@ -148,6 +148,12 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SCHEMA_PATH_PREFIX": "/api/v1/",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "TokenKindEnum": "controlplane.accounts.models.TokenKind",
+        "EnforcerKindEnum": "controlplane.policy.models.EnforcerKind",
+        "EngineStateEnum": "controlplane.fleet.models.State",
+        "OperationStateEnum": "controlplane.fleet.models.OperationState",
+    },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "controlplane.routing.without_trailing_slashes",

@@ -42,7 +42,7 @@ async def server_url(transactional_db: None) -> AsyncIterator[str]:
     server = uvicorn.Server(uvicorn.Config("controlplane.asgi:application", port=0, lifespan="off", log_config=None))
     serving = asyncio.create_task(server.serve())
     async with asyncio.timeout(10):
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True

@@ -1,12 +1,9 @@
 """What an agent meets at its socket, over a real websocket."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
-from channels.db import database_sync_to_async
 
 from connector.protocol import (
     EngineState,
@@ -24,21 +21,10 @@ from controlplane.accounts.models import ApiToken, TokenKind
 from controlplane.fleet.actions import approve_engine
 from controlplane.fleet.models import Agent, Engine, EventFault
 from controlplane.placement.models import Placement
+from tests.controlplane.database import ask, eventually
 from tests.controlplane.peers import Peer, agent_hello, agent_socket, batch, engine_info, lease, status
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-async def ask(read: Callable[[], Any]) -> Any:
-    return await database_sync_to_async(read, thread_sensitive=False)()
-
-
-async def eventually(read: Callable[[], Any], expected: Any) -> None:
-    """Polls the tables until they show what the socket has caused."""
-    async with asyncio.timeout(5):
-        while (found := await ask(read)) != expected:
-            await asyncio.sleep(0.02)
-    assert found == expected
 
 
 async def greet(peer: Peer, **changes: Any) -> Welcome:
@@ -89,7 +75,7 @@ async def test_bad_first_frame_is_refused_with_a_reason(
         await peer.say(first_frame)
         assert reason in (await peer.next_of(Refused)).reason
         assert await peer.next_close() == 1008
-    assert not await ask(lambda: Engine.objects.exists())
+    assert not await ask(Engine.objects.exists)
 
 
 async def test_frame_that_is_no_json_is_refused_before_and_skipped_after_the_hello(
@@ -154,12 +140,13 @@ async def test_bad_event_is_counted_and_the_others_are_stored(server_url: str, a
     async with agent_socket(server_url, agent_secret) as peer:
         await greet(peer)
         events = batch(lease("one"), turn, unstorable, lease("two"))
-        text = '{"type":"EventBatch","boot":"boot-1","incarnation":"i","events":[{"sequence":5,"age_ms":1,"event":{"type":"New"}}]}'
+        numbered = '{"sequence": 5, "age_ms": 1, "event": {"type": "New"}}'
+        text = f'{{"type": "EventBatch", "boot": "boot-1", "incarnation": "i", "events": [{numbered}]}}'
         await peer.say(events)
         assert (await peer.next_of(EventsCommitted)).sequence == 4
         await peer.socket.send_str(text)
         assert (await peer.next_of(EventsCommitted)).sequence == 5
-    assert await ask(lambda: Placement.objects.count()) == 2
+    assert await ask(Placement.objects.count) == 2
     faults = await ask(lambda: set(EventFault.objects.values_list("sender", "event_type", "num_events")))
     assert faults == {("agent:decode-0", name, 1) for name in ("TurnRecorded", "LeaseEnded", "New")}
 
@@ -200,7 +187,7 @@ async def test_batch_of_another_boot_is_not_stored(server_url: str, agent_secret
         await greet(peer)
         await peer.say(batch(lease(), boot="boot-0"))
         assert await peer.next_close() == 1013
-    assert not await ask(lambda: Placement.objects.exists())
+    assert not await ask(Placement.objects.exists)
 
 
 async def test_unapproved_engine_waits_without_policy_and_keeps_its_events(server_url: str) -> None:
@@ -212,7 +199,7 @@ async def test_unapproved_engine_waits_without_policy_and_keeps_its_events(serve
         await eventually(lambda: Engine.objects.get().state, "pending")
         await ask(lambda: approve_engine("decode-0", actor="test"))
         assert await peer.next_close() == 1013
-    assert not await ask(lambda: Placement.objects.exists())
+    assert not await ask(Placement.objects.exists)
     async with agent_socket(server_url, secret) as peer:
         assert (await greet(peer)).approved
         assert (await peer.next_of(SetPolicy)).revision == 1
