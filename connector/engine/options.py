@@ -8,7 +8,7 @@ import msgspec
 
 from connector.protocol import PolicyValues
 
-NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_SOCKET_PATH_BYTES = 107
 """Linux's limit for the path of a unix socket."""
 
@@ -38,7 +38,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 def parse_options(config: TransferConfig, *, is_cpu: bool) -> EngineOptions:
     """Raises ``ValueError`` with one sentence that tells the operator what to set."""
     name = str(_required(config, "backhaul_engine_name"))
-    if not NAME_PATTERN.match(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise ValueError("backhaul_engine_name may hold letters, digits, dot, dash and underscore only")
     link_path = Path(str(_required(config, "backhaul_link_path")))
     if len(str(link_path).encode()) > MAX_SOCKET_PATH_BYTES:
