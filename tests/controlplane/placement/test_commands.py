@@ -11,8 +11,6 @@ from django.db import connection
 from rest_framework.test import APIClient
 
 from connector.protocol import CommandDone
-from controlplane.accounts.actions import create_token
-from controlplane.accounts.models import TokenKind
 from controlplane.fleet.commands import settle_operation
 from controlplane.fleet.models import Agent, Engine, Operation
 from controlplane.placement import actions
@@ -21,14 +19,6 @@ from tests.controlplane.placement.events import NOON, after, ended, granted
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ANSWER_SECONDS = 10.0
-
-
-@pytest.fixture
-def client() -> APIClient:
-    _, secret = create_token(kind=TokenKind.ADMIN, name="test", actor="test")
-    client = APIClient()
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
-    return client
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +55,8 @@ def answer() -> Callable[[str], threading.Thread]:
         assert not thread.is_alive()
 
 
-def post(client: APIClient, command: str, **body: Any) -> Any:
-    return client.post(f"/api/v1/placements/lease-1/{command}", body)
+def post(api: APIClient, command: str, **body: Any) -> Any:
+    return api.post(f"/api/v1/placements/lease-1/{command}", body)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +69,7 @@ def post(client: APIClient, command: str, **body: Any) -> Any:
     ],
 )
 def test_command_answers_what_happened_at_the_engine(
-    client: APIClient,
+    api: APIClient,
     answer: Callable[[str], threading.Thread],
     command: str,
     body: dict[str, Any],
@@ -87,46 +77,46 @@ def test_command_answers_what_happened_at_the_engine(
     sent: dict[str, Any],
 ) -> None:
     answer(outcome)
-    response = post(client, command, **body)
+    response = post(api, command, **body)
     assert (response.status_code, response.json()["outcome"]) == (200, outcome)
     operation = Operation.objects.get()
-    assert (operation.engine_name, operation.actor) == ("d0", "token:test")
+    assert (operation.engine_name, operation.actor) == ("d0", "token:test-admin")
     assert sent.items() <= operation.body.items()
 
 
-def test_unanswered_command_is_a_202_with_its_operation(client: APIClient) -> None:
-    response = post(client, "release", deadline_seconds=0.1)
+def test_unanswered_command_is_a_202_with_its_operation(api: APIClient) -> None:
+    response = post(api, "release", deadline_seconds=0.1)
     assert (response.status_code, response.json()["state"]) == (202, "unanswered")
     assert response.json()["id"] == str(Operation.objects.get().pk)
 
 
-def test_repeated_command_is_sent_once(client: APIClient, answer: Callable[[str], threading.Thread]) -> None:
+def test_repeated_command_is_sent_once(api: APIClient, answer: Callable[[str], threading.Thread]) -> None:
     answer("released")
     command_id = str(uuid4())
-    first = post(client, "release", command_id=command_id)
+    first = post(api, "release", command_id=command_id)
     actions.apply_event(ended(), engine_name="d0", incarnation="i1", occurred_at=after(1))
-    again = post(client, "release", command_id=command_id)
+    again = post(api, "release", command_id=command_id)
     assert (first.status_code, again.status_code) == (200, 200)
     assert first.json() == again.json()
     assert Operation.objects.count() == 1
 
 
-def test_ended_placement_takes_no_command(client: APIClient) -> None:
+def test_ended_placement_takes_no_command(api: APIClient) -> None:
     actions.apply_event(ended(), engine_name="d0", incarnation="i1", occurred_at=after(1))
     for command, body in (("release", {}), ("extend", {"ttl_seconds": 900}), ("pin", {})):
-        response = post(client, command, **body)
+        response = post(api, command, **body)
         assert response.status_code == 409
         assert "released" in response.json()["detail"]
     assert not Operation.objects.exists()
 
 
-def test_command_without_a_connected_agent_is_a_409(client: APIClient, engine: Engine) -> None:
+def test_command_without_a_connected_agent_is_a_409(api: APIClient, engine: Engine) -> None:
     Agent.objects.filter(engine=engine).update(connected=False)
-    assert post(client, "pin").status_code == 409
+    assert post(api, "pin").status_code == 409
 
 
-def test_unknown_placement_is_a_404(client: APIClient) -> None:
-    assert client.post("/api/v1/placements/nothing/pin", {}).status_code == 404
+def test_unknown_placement_is_a_404(api: APIClient) -> None:
+    assert api.post("/api/v1/placements/nothing/pin", {}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -142,14 +132,14 @@ def test_unknown_placement_is_a_404(client: APIClient) -> None:
     ],
 )
 def test_bad_command_is_a_400_that_names_the_field(
-    client: APIClient, command: str, body: dict[str, Any], field: str
+    api: APIClient, command: str, body: dict[str, Any], field: str
 ) -> None:
-    response = post(client, command, **body)
+    response = post(api, command, **body)
     assert response.status_code == 400
     assert field in str(response.json()["errors"])
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"'])
-def test_malformed_body_is_a_400(client: APIClient, body: bytes) -> None:
-    response = client.post("/api/v1/placements/lease-1/extend", body, content_type="application/json")
+def test_malformed_body_is_a_400(api: APIClient, body: bytes) -> None:
+    response = api.post("/api/v1/placements/lease-1/extend", body, content_type="application/json")
     assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")

@@ -8,8 +8,6 @@ from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from connector.protocol import Direction, TransferOutcome
-from controlplane.accounts.actions import create_token
-from controlplane.accounts.models import TokenKind
 from controlplane.placement.facts import Dated
 from controlplane.transfers import actions
 from tests.controlplane.placement.events import SESSION_ID, TRACE_ID, TURN_ID, after
@@ -20,14 +18,6 @@ pytestmark = pytest.mark.django_db
 QUERIES_OF_AUTHENTICATION = 2
 OTHER_TURN = str(UUID(int=9))
 THERE = {"direction": Direction.PREFILL_TO_DECODE, "source_engine": "p0", "target_engine": "d0"}
-
-
-@pytest.fixture
-def client() -> APIClient:
-    _, secret = create_token(kind=TokenKind.ADMIN, name="test", actor="test")
-    client = APIClient()
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
-    return client
 
 
 @pytest.fixture
@@ -42,14 +32,14 @@ def transfers() -> None:
     actions.apply_events(there, engine_name="d0", incarnation="i2")
 
 
-def get(client: APIClient, path: str, **query: Any) -> Any:
-    response = client.get(f"/api/v1/{path}", query)
+def get(api: APIClient, path: str, **query: Any) -> Any:
+    response = api.get(f"/api/v1/{path}", query)
     assert response.status_code == 200, response.content
     return response.json()
 
 
-def test_transfer_shows_the_contracts_fields(client: APIClient, transfers: None) -> None:
-    transfer = get(client, "transfers/back-1")
+def test_transfer_shows_the_contracts_fields(api: APIClient, transfers: None) -> None:
+    transfer = get(api, "transfers/back-1")
     expected = {
         "id": "back-1",
         "direction": "D->P",
@@ -88,18 +78,18 @@ def test_transfer_shows_the_contracts_fields(client: APIClient, transfers: None)
         ({"since": "2026-12-01T12:00:02+00:00", "outcome": "completed", "direction": "D->P"}, ["back-2"]),
     ],
 )
-def test_transfers_are_filtered(client: APIClient, transfers: None, query: dict[str, str], expected: list[str]) -> None:
-    assert [row["id"] for row in get(client, "transfers", **query)["results"]] == expected
+def test_transfers_are_filtered(api: APIClient, transfers: None, query: dict[str, str], expected: list[str]) -> None:
+    assert [row["id"] for row in get(api, "transfers", **query)["results"]] == expected
 
 
 @pytest.mark.parametrize("field", ["direction", "outcome", "turn", "since"])
-def test_bad_filter_is_a_400_that_names_it(client: APIClient, field: str) -> None:
-    response = client.get("/api/v1/transfers", {field: "nonsense"})
+def test_bad_filter_is_a_400_that_names_it(api: APIClient, field: str) -> None:
+    response = api.get("/api/v1/transfers", {field: "nonsense"})
     assert (response.status_code, response.json()["errors"][0]["field"]) == (400, field)
 
 
-def test_summary_is_the_exact_sum_of_the_rows(client: APIClient, transfers: None) -> None:
-    summary = get(client, "transfers/summary")
+def test_summary_is_the_exact_sum_of_the_rows(api: APIClient, transfers: None) -> None:
+    summary = get(api, "transfers/summary")
     assert (summary["count"], summary["bytes"], summary["tokens"], summary["blocks"]) == (4, 15_000, 1856, 58)
     groups = {(group["direction"], group["outcome"]): group for group in summary["groups"]}
     assert {key: (group["count"], group["bytes"]) for key, group in groups.items()} == {
@@ -111,39 +101,39 @@ def test_summary_is_the_exact_sum_of_the_rows(client: APIClient, transfers: None
     assert (completed["duration_ms"], completed["duration_ms_max"], completed["post_ms"]) == (10.0, 10.0, 0.8)
 
 
-def test_summary_obeys_the_filters(client: APIClient, transfers: None) -> None:
-    summary = get(client, "transfers/summary", target="p0", outcome="completed", since="2026-12-01T12:00:02Z")
+def test_summary_obeys_the_filters(api: APIClient, transfers: None) -> None:
+    summary = get(api, "transfers/summary", target="p0", outcome="completed", since="2026-12-01T12:00:02Z")
     assert (summary["count"], summary["bytes"]) == (1, 2000)
 
 
-def test_summary_of_nothing_is_zero(client: APIClient) -> None:
-    assert get(client, "transfers/summary") == {"count": 0, "tokens": 0, "blocks": 0, "bytes": 0, "groups": []}
+def test_summary_of_nothing_is_zero(api: APIClient) -> None:
+    assert get(api, "transfers/summary") == {"count": 0, "tokens": 0, "blocks": 0, "bytes": 0, "groups": []}
 
 
-def test_summary_is_exact_beyond_32_bits(client: APIClient) -> None:
+def test_summary_is_exact_beyond_32_bits(api: APIClient) -> None:
     batch = [Dated(moved(f"big-{number}", num_bytes=2**50), after(number)) for number in range(4)]
     actions.apply_events(batch, engine_name="p0", incarnation="i1")
-    assert get(client, "transfers/summary")["bytes"] == 2**52
+    assert get(api, "transfers/summary")["bytes"] == 2**52
 
 
-def test_minutes_are_listed_latest_first(client: APIClient, transfers: None) -> None:
-    found = get(client, "transfers/minutes")["results"]
+def test_minutes_are_listed_latest_first(api: APIClient, transfers: None) -> None:
+    found = get(api, "transfers/minutes")["results"]
     seen = [(row["minute"], row["source"], row["count"], row["failures"], row["bytes"]) for row in found]
     assert seen == [("2026-12-01T12:01:00Z", "p0", 1, 0, 8000), ("2026-12-01T12:00:00Z", "d0", 3, 1, 3000)]
-    assert [row["count"] for row in get(client, "transfers/minutes", target="p0")["results"]] == [3]
+    assert [row["count"] for row in get(api, "transfers/minutes", target="p0")["results"]] == [3]
     assert len(found[0]["buckets"]) == len(found[0]["bucket_bounds_ms"]) + 1
 
 
 @pytest.mark.parametrize(("path", "budget"), [("transfers", 1), ("transfers/summary", 1), ("transfers/minutes", 1)])
 def test_lists_keep_to_their_query_budget(
-    client: APIClient,
+    api: APIClient,
     transfers: None,
     django_assert_num_queries: DjangoAssertNumQueries,
     path: str,
     budget: int,
 ) -> None:
     with django_assert_num_queries(budget + QUERIES_OF_AUTHENTICATION):
-        get(client, path)
+        get(api, path)
 
 
 @pytest.mark.parametrize("path", ["transfers", "transfers/summary", "transfers/minutes", "transfers/back-1"])
