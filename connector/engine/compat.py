@@ -32,15 +32,23 @@ def apply_cpu_options(options: EngineOptions) -> None:
     ``sched_yield``, which Linux 6.18 was seen to starve for over a minute.
     """
     if options.idle_poll_ms > 0:
-        from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
-
-        if not isinstance(base_worker.nixl_agent_config, functools.partial):
-            base_worker.nixl_agent_config = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
+        stop_progress_thread()
     if options.cpu_yield_ms > 0:
-        from vllm.distributed.device_communicators import shm_broadcast
+        calm_broadcast(options.cpu_yield_ms)
 
-        pause_seconds = options.cpu_yield_ms / 1e3
-        shm_broadcast.sched_yield = lambda: time.sleep(pause_seconds)
+
+def stop_progress_thread() -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
+
+    if not isinstance(base_worker.nixl_agent_config, functools.partial):
+        base_worker.nixl_agent_config = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
+
+
+def calm_broadcast(pause_ms: float) -> None:
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    pause_seconds = pause_ms / 1e3
+    shm_broadcast.sched_yield = lambda: time.sleep(pause_seconds)
 
 
 class IdleWait:

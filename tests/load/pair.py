@@ -1,0 +1,79 @@
+"""A bare P-D pair for benchmarks: real engines with our connector or vLLM's own, no router, agent or control plane."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import httpx
+
+from deploy.local import credentials, model
+from deploy.local.console import Console
+from deploy.local.engines import ENGINE_VARIABLES, Engine, engine_command, engines_of, transfer_config
+from deploy.local.environment import Options
+
+READY_SECONDS = 240
+
+
+def stock_config(options: Options, engine: Engine) -> dict[str, object]:
+    """The same engine with vLLM's own connector and its own defaults."""
+    own = {"kv_connector_module_path": "tests.load.stock_connector"}
+    return (
+        transfer_config(options.layout, engine) | own | {"kv_connector_extra_config": {"bidirectional_kv_xfer": True}}
+    )
+
+
+@contextmanager
+def running_pair(
+    options: Options, console: Console, *, is_stock: bool, has_prefix_cache: bool
+) -> Iterator[list[Engine]]:
+    """P and D, ready; both are ended afterwards, with their children."""
+    options = replace(options, has_prefill_prefix_cache=has_prefix_cache)
+    options.layout.create()
+    credentials.make_missing(options.layout.run)
+    model.prepare(options, console)
+    engines = list(engines_of(options))
+    processes = [_start(options, engine, is_stock=is_stock) for engine in engines]
+    try:
+        for engine, process in zip(engines, processes, strict=True):
+            _wait(engine, process)
+        yield engines
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in processes:
+            process.wait(timeout=60)
+
+
+def _start(options: Options, engine: Engine, *, is_stock: bool) -> subprocess.Popen[bytes]:
+    command = [str(part) for part in engine_command(options, engine)]
+    if is_stock:
+        command[-1] = json.dumps(stock_config(options, engine))
+    variables = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.nixl_port)}
+    with options.layout.log(engine.name).open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=options.layout.root,
+            env={**os.environ, **ENGINE_VARIABLES, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(engine: Engine, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"{engine.name} ended with {process.returncode}; its log is in the run directory")
+        try:
+            if httpx.get(f"{engine.url}/health", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.5)
+    raise SystemExit(f"{engine.name} was not ready within {READY_SECONDS} s")
