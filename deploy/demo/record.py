@@ -66,7 +66,7 @@ class Recorder:
         response.raise_for_status()
         for span in response.json()["spans"]:
             if span["name"] == "turn":
-                turns = self.get(f"/sessions/{span['attributes']['backhaul.session']}/turns/")["results"]
+                turns = self.get(f"/sessions/{span['attributes']['backhaul.session_id']}/turns/")["results"]
                 return next((turn for turn in turns if turn["trace_id"] == trace_id), None)
         return None
 
