@@ -123,6 +123,7 @@ class Router:
         parts.api_keys.replace(snapshot.api_keys)
         parts.watch.follow_fleet(before)
         parts.feeds.follow_fleet()
+        parts.models.hurry()
         self._doors.has_fleet = True
 
     def _status(self) -> RouterStatus:

@@ -1,6 +1,7 @@
 """Which models each engine serves: asked of the engines themselves, so that LoRA adapters count too."""
 
 import asyncio
+import contextlib
 import logging
 import time
 
@@ -40,18 +41,28 @@ class ServedModels:
         self._headers = CIMultiDict({"Authorization": f"Bearer {engine_key}"})
         self._cards: dict[str, dict[str, msgspec.Raw]] = {}
         self._refreshed_at = float("-inf")
+        self._is_changed = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Refreshes for ever; cancel to stop."""
         while True:
-            await self.refresh()
-            await asyncio.sleep(REFRESH_SECONDS)
+            self._is_changed.clear()
+            await self._refresh_now()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._is_changed.wait()
+
+    def hurry(self) -> None:
+        """The fleet changed: the engines are asked now."""
+        self._is_changed.set()
 
     async def refresh(self) -> None:
         """Asks every engine that is up, unless that was done within the last second. Concurrent calls share one."""
-        if time.monotonic() - self._refreshed_at < MIN_AGE_SECONDS:
-            return
+        if time.monotonic() - self._refreshed_at >= MIN_AGE_SECONDS or self._is_changed.is_set():
+            await self._refresh_now()
+
+    async def _refresh_now(self) -> None:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._ask_all())
         await asyncio.shield(self._refreshing)

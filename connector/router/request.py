@@ -184,9 +184,13 @@ def _prompt(fields: Fields) -> object:
         return None
     if not isinstance(prompt, (str, list)) or not prompt:
         raise bad_request("'prompt' must be a non-empty string or list.", "prompt")
-    if isinstance(prompt, list) and not _is_token_list(prompt) and any(isinstance(item, int) for item in prompt):
-        raise bad_request("'prompt' must hold token ids of 0 or more, or prompts, not both.", "prompt")
+    if isinstance(prompt, list) and not (_is_token_list(prompt) or _is_prompt_list(prompt)):
+        raise bad_request("'prompt' must hold token ids (0 to 2^64-1), texts, or lists of token ids.", "prompt")
     return prompt
+
+
+def _is_prompt_list(prompt: list[object]) -> bool:
+    return all(isinstance(item, str) for item in prompt) or all(isinstance(item, list) for item in prompt)
 
 
 def _is_token_list(prompt: object) -> TypeGuard[list[int]]:

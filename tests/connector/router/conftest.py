@@ -35,6 +35,7 @@ class Scene:
         self.prefill = FakeEngine("p0", Role.PREFILL, self.fleet_key)
         self.decode = FakeEngine("d0", Role.DECODE, self.fleet_key)
         self.engines: list[FakeEngine] = [self.prefill, self.decode]
+        self.api_keys = {API_KEY: "default", OTHER_KEY: "other"}
         self.values = PolicyValues()
         self.tenant_patches: dict[str, PolicyPatch] = {}
         self.session_patches: dict[str, PolicyPatch] = {}
@@ -55,7 +56,6 @@ class Scene:
         return engine
 
     def snapshot(self) -> FleetSnapshot:
-        keys = ((API_KEY, "default"), (OTHER_KEY, "other"))
         return FleetSnapshot(
             revision=self.revision,
             values=self.values,
@@ -64,7 +64,8 @@ class Scene:
             session_patches=self.session_patches,
             engines=tuple(self.facts(engine) for engine in self.engines),
             api_keys=tuple(
-                ApiKeyHash(key_id=k, sha256=hashlib.sha256(k.encode()).hexdigest(), tenant=t) for k, t in keys
+                ApiKeyHash(key_id=k, sha256=hashlib.sha256(k.encode()).hexdigest(), tenant=t)
+                for k, t in self.api_keys.items()
             ),
         )
 
@@ -145,7 +146,7 @@ class Scene:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.post(f"{self.url}{path}", data=data, headers=sent)
+        return self.client.post(f"{self.url}{path}", data=io.BytesIO(data), headers=sent)
 
     async def chat(self, messages: list[dict[str, Any]], key: str = API_KEY, **fields: Any) -> bytes:
         """One turn that must succeed; its body."""
@@ -189,11 +190,11 @@ def assistant(text: str) -> dict[str, Any]:
 async def still_scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """Everything but the router runs."""
     scene = Scene(tmp_path)
-    await scene.control.start()
-    for engine in scene.engines:
-        await engine.start()
-    scene.control.snapshot = scene.snapshot()
     try:
+        await scene.control.start()
+        for engine in scene.engines:
+            await engine.start()
+        scene.control.snapshot = scene.snapshot()
         yield scene
     finally:
         await scene.close()

@@ -111,7 +111,7 @@ async def test_events_arrive_one_by_one(scene: Scene) -> None:
     release.release()
     async with scene.post("/v1/chat/completions", body) as response:
         for expected in scene.decode.events:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(10):
                 assert await response.content.readany() == expected
             release.release()
         assert await response.content.read() == b""

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 5.0
+DEADLINE_SECONDS = 20.0
 POLL_SECONDS = 0.005
 
 

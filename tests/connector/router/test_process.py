@@ -1,0 +1,130 @@
+"""The process: settings, help, start and end of ``python -m connector.router``."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from connector.router.environment import OPTIONS, ConfigurationError, read_settings
+
+SECRETS = ("ROUTER_TOKEN_FILE", "ENGINE_KEY_FILE", "FEED_TOKEN_FILE")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    found = {"BACKHAUL_STATE_DIR": str(tmp_path / "state"), "BACKHAUL_ROUTER_NAME": "r0"}
+    for name in SECRETS:
+        path = tmp_path / name
+        path.write_text(f"secret-{name}\nsecond line\n")
+        found[f"BACKHAUL_{name}"] = str(path)
+    key = tmp_path / "fleet.key"
+    key.write_text(f"k1 {secrets.token_hex(32)}\n")
+    key.chmod(0o600)
+    found["BACKHAUL_FLEET_KEY_FILE"] = str(key)
+    return found
+
+
+def test_settings_are_read_with_defaults_and_secrets_stay_hidden(environment: dict[str, str]) -> None:
+    settings = read_settings([], environment)
+    assert settings.router_token == "secret-ROUTER_TOKEN_FILE"
+    assert settings.otlp_endpoint == "http://127.0.0.1:8000/v1/traces"
+    assert (settings.host, settings.port, settings.max_body_bytes) == ("127.0.0.1", 8080, 32 * 1024 * 1024)
+    assert settings.state_dir == Path(environment["BACKHAUL_STATE_DIR"]) / "routers" / "r0"
+    assert "secret-" not in repr(settings)
+
+
+def test_flag_wins_over_variable(environment: dict[str, str]) -> None:
+    environment["BACKHAUL_ROUTER_PORT"] = "9000"
+    assert read_settings(["--router-port", "9001"], environment).port == 9001
+    assert read_settings([], environment).port == 9000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("ROUTER_PORT", "http", "must be a number"),
+        ("ROUTER_PORT", "70000", "must be between"),
+        ("ROUTER_NAME", "a b", "must be 1-128 letters"),
+        ("CONTROLPLANE_URL", "ftp://x", "must be an http or https URL"),
+        ("ROUTER_HOST", "not a host", "must be an address or a host name"),
+        ("LOG_LEVEL", "LOUD", "must be DEBUG, INFO"),
+        ("ENGINE_KEY_FILE", "/nowhere", "cannot be read"),
+        ("FLEET_KEY_FILE", "/nowhere", "cannot be read"),
+        ("ROUTER_TOKEN_FILE", "", "is not set"),
+    ],
+)
+def test_wrong_setting_is_told_in_one_sentence(
+    environment: dict[str, str], name: str, value: str, sentence: str
+) -> None:
+    environment[f"BACKHAUL_{name}"] = value
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings([], environment)
+    assert f"BACKHAUL_{name}" in str(caught.value)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fleet_key_that_others_can_read_is_refused(environment: dict[str, str]) -> None:
+    Path(environment["BACKHAUL_FLEET_KEY_FILE"]).chmod(0o644)
+    with pytest.raises(ConfigurationError, match="readable by others"):
+        read_settings([], environment)
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "0.0.0.0", "router.example"])
+def test_hosts_of_every_kind_are_taken(environment: dict[str, str], host: str) -> None:
+    assert read_settings(["--router-host", host], environment).host == host.strip("[]")
+
+
+async def run_router(environment: dict[str, str], *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "connector.router",
+        *arguments,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def test_help_names_every_option() -> None:
+    process = await run_router({}, "--help")
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    for option in OPTIONS:
+        assert option.flag in out.decode()
+        assert option.variable in out.decode().replace("\n", "").replace(" ", "")
+
+
+async def test_wrong_setting_ends_the_process_with_one_line(environment: dict[str, str]) -> None:
+    process = await run_router(environment, "--router-port", "nine")
+    _, err = await process.communicate()
+    assert process.returncode == 2
+    assert err.decode() == "router: BACKHAUL_ROUTER_PORT must be a number, not 'nine'.\n"
+
+
+async def test_process_listens_alone_and_ends_cleanly_on_sigterm(environment: dict[str, str]) -> None:
+    environment["BACKHAUL_CONTROLPLANE_URL"] = "http://127.0.0.1:9"
+    process = await run_router(environment, "--router-port", "0")
+    assert process.stderr is not None
+    port = ""
+    async with asyncio.timeout(30):
+        while not port:
+            line = (await process.stderr.readline()).decode()
+            assert line, "the process ended early"
+            _, _, port = line.strip().partition("event=listening host=127.0.0.1 port=")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b'"status":"ok"' in await reader.read()
+    writer.close()
+    taken = await run_router(environment, "--router-port", port)
+    _, err = await taken.communicate()
+    assert taken.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in err.decode()
+    process.send_signal(signal.SIGTERM)
+    await process.communicate()
+    assert process.returncode == 0
