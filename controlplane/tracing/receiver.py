@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from django.db import InterfaceError, OperationalError
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # googleapis ships no types
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -78,7 +79,7 @@ class ReceiverView(APIView):
     renderer_classes = [MessageRenderer]
 
     @extend_schema(exclude=True)
-    def post(self, request: Request) -> Response:
+    def post(self, request: Request) -> HttpResponse:
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ENCODINGS:
             raise UnsupportedMediaType(encoding, detail="The body may be packed with gzip only.")
@@ -91,7 +92,8 @@ class ReceiverView(APIView):
             logger.warning("event=spans_refused num_spans=%d reason=%s", export.num_refused, export.reason)
             answer.partial_success.rejected_spans = export.num_refused
             answer.partial_success.error_message = export.reason
-        return Response(answer.SerializeToString())
+        # Not DRF's response: that leaves out the content type of an empty body, which a full success is.
+        return HttpResponse(answer.SerializeToString(), content_type=PROTOBUF)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         return status_response
