@@ -23,8 +23,9 @@ from controlplane.fleet.ingest import RawEventBatch, ingest_agent_batch, reconci
 from controlplane.fleet.models import Agent, Engine
 from controlplane.fleet.sockets import PeerConsumer, in_thread
 from controlplane.policy.actions import expect_ack, record_ack
+from controlplane.policy.effective import Scope, engine_scopes
 from controlplane.policy.models import EnforcerKind
-from controlplane.policy.selectors import current_book, engine_values, newest_number
+from controlplane.policy.selectors import RevisionKey, cached_book, current_book, newest_key
 
 Frame = AgentHello | AgentStatus | LeaseSnapshot | RawEventBatch | PolicyAck | CommandDone
 
@@ -39,7 +40,8 @@ class AgentConsumer(PeerConsumer):
     decoder = msgspec.json.Decoder(Frame)
 
     approved = False
-    told_revision = 0
+    told: SetPolicy | None = None
+    scopes: tuple[Scope, ...] = ()
     incarnation = ""
 
     async def handle(self, frame: Frame) -> None:
@@ -65,6 +67,7 @@ class AgentConsumer(PeerConsumer):
             await self.refuse(reason)
             return
         agent = await in_thread(self.register, hello)
+        self.engine_id = agent.engine_id
         self.greeted(hello.engine_name)
         self.approved = agent.engine.approved
         self.incarnation = agent.engine.incarnation
@@ -74,27 +77,38 @@ class AgentConsumer(PeerConsumer):
         )
         await self.channel_layer.group_add(agent_group(agent.engine_id), self.channel_name)
         await self.channel_layer.group_add(AGENTS, self.channel_name)
-        self.engine_id = agent.engine_id
         await self.say(
             Welcome(protocol=PROTOCOL_VERSION, committed_sequence=agent.committed_sequence, approved=self.approved)
         )
-        await self.tell_policy(anew=True)
+        await self.tell_policy_anew()
 
     def register(self, hello: AgentHello) -> Agent:
         return liveness.register_agent(hello, connection=self.channel_name, auto_approve=self.token.auto_approve)
 
-    async def tell_policy(self, *, anew: bool) -> None:
-        if not self.approved:
-            return
-        message = await in_thread(self.resolve_policy, anew=anew)
-        self.told_revision = message.revision
-        await self.say(message)
+    async def tell_policy_anew(self) -> None:
+        """After a hello or a restart of the engine: it has to confirm again, whatever it confirmed before."""
+        if self.approved:
+            await self.tell(await in_thread(self.resolve_policy))
 
-    def resolve_policy(self, *, anew: bool) -> SetPolicy:
+    def resolve_policy(self) -> SetPolicy:
         book = current_book()
-        values = engine_values(book, Engine.objects.get(name=self.peer_name))
-        expect_ack(kind=EnforcerKind.ENGINE, enforcer=self.peer_name, revision=book.number, values=values, anew=anew)
+        engine = Engine.objects.get(name=self.peer_name)
+        self.scopes = engine_scopes(name=engine.name, model=engine.model, role=engine.role)
+        values = book.effective(*self.scopes)
+        expect_ack(kind=EnforcerKind.ENGINE, enforcer=self.peer_name, revision=book.number, values=values)
         return SetPolicy(revision=book.number, values=values)
+
+    async def tell_policy(self, key: RevisionKey) -> None:
+        """A new revision. The first socket of a process reads it, the others find it: no query each for thousands."""
+        if self.approved and (self.told is None or key.number > self.told.revision):
+            book = cached_book(key)
+            if book is None:
+                book = await in_thread(current_book)
+            await self.tell(SetPolicy(revision=book.number, values=book.effective(*self.scopes)))
+
+    async def tell(self, policy: SetPolicy) -> None:
+        self.told = policy
+        await self.say(policy)
 
     async def on_status(self, status: AgentStatus) -> None:
         """Each heartbeat also checks the revision, for a message of the channel layer may be lost."""
@@ -102,9 +116,9 @@ class AgentConsumer(PeerConsumer):
             await self.hello_again("the engine was given up, or another connection speaks for it")
         elif status.incarnation and status.incarnation != self.incarnation:
             self.incarnation = status.incarnation
-            await self.tell_policy(anew=True)
-        elif await in_thread(newest_number) > self.told_revision:
-            await self.tell_policy(anew=False)
+            await self.tell_policy_anew()
+        elif key := await in_thread(newest_key):
+            await self.tell_policy(key)
 
     async def on_batch(self, batch: RawEventBatch) -> None:
         sequence = await in_thread(ingest_agent_batch, self.peer_name, batch, connection=self.channel_name)
@@ -114,17 +128,11 @@ class AgentConsumer(PeerConsumer):
             await self.say(EventsCommitted(boot=batch.boot, sequence=sequence))
 
     def store_ack(self, ack: PolicyAck) -> None:
-        record_ack(
-            kind=EnforcerKind.ENGINE,
-            enforcer=self.peer_name,
-            revision=ack.revision,
-            values=ack.values,
-            unsupported_fields=ack.unsupported_fields,
-        )
+        told = self.told.values if self.told and self.told.revision == ack.revision else None
+        record_ack(ack, kind=EnforcerKind.ENGINE, enforcer=self.peer_name, told=told)
 
     async def policy_changed(self, message: dict[str, Any]) -> None:
-        if message["revision"] > self.told_revision:
-            await self.tell_policy(anew=False)
+        await self.tell_policy(RevisionKey.of_message(message))
 
     async def command_send(self, message: dict[str, Any]) -> None:
         await self.send(text_data=message["frame"])

@@ -100,14 +100,8 @@ class RouterConsumer(PeerConsumer):
     def read_snapshot(self) -> FleetSnapshot:
         book = current_book()
         values = book.effective()
-        if self._told is None or book.number != self._told.revision:
-            expect_ack(
-                kind=EnforcerKind.ROUTER,
-                enforcer=self.peer_name,
-                revision=book.number,
-                values=values,
-                anew=self._told is None,
-            )
+        if self._told is None:
+            expect_ack(kind=EnforcerKind.ROUTER, enforcer=self.peer_name, revision=book.number, values=values)
         return FleetSnapshot(
             revision=book.number,
             values=values,
@@ -128,13 +122,8 @@ class RouterConsumer(PeerConsumer):
             await self.say(EventsCommitted(boot=batch.boot, sequence=sequence))
 
     def store_ack(self, ack: PolicyAck) -> None:
-        record_ack(
-            kind=EnforcerKind.ROUTER,
-            enforcer=self.peer_name,
-            revision=ack.revision,
-            values=ack.values,
-            unsupported_fields=ack.unsupported_fields,
-        )
+        told = self._told.values if self._told and self._told.revision == ack.revision else None
+        record_ack(ack, kind=EnforcerKind.ROUTER, enforcer=self.peer_name, told=told)
 
     async def fleet_changed(self, message: dict[str, Any]) -> None:
         self._is_stale.set()

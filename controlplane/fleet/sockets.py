@@ -7,6 +7,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 from channels.db import database_sync_to_async
+from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.exceptions import ValidationError
 from django.db import DataError, InterfaceError, OperationalError
@@ -92,6 +93,8 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await super().dispatch(message)
         except (OperationalError, InterfaceError, RedisError):
             logger.exception("event=storage_away kind=%s peer=%s", self.token_kind, self.peer_name)
+            if message["type"] == "websocket.disconnect":
+                raise StopConsumer from None
             await self.close(code=CLOSE_TRY_AGAIN)
         except (ValidationError, DataError, ValueError) as error:
             logger.exception("event=bad_frame kind=%s peer=%s", self.token_kind, self.peer_name)

@@ -6,8 +6,10 @@ from datetime import timedelta
 
 import msgspec
 from django.db import connection, transaction
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from connector.protocol import PolicyAck as AckMessage
 from connector.protocol import PolicyPatch, PolicyValues
 from controlplane.accounts.actions import record_audit
 from controlplane.errors import ConflictError, FieldError, InvalidInputError, field_error
@@ -15,7 +17,7 @@ from controlplane.fleet.groups import AGENTS, ROUTERS, tell_on_commit
 from controlplane.fleet.selectors import connected_routers, enforcing_engines
 from controlplane.notify import changed
 from controlplane.policy import selectors
-from controlplane.policy.effective import FLEET, Scope, diff_patches, merge_patch, parse_scope
+from controlplane.policy.effective import FLEET, Scope, diff_patches, drifted_fields, merge_patch, parse_scope
 from controlplane.policy.models import EnforcerKind, PolicyAck, PolicyRevision
 
 logger = logging.getLogger(__name__)
@@ -97,7 +99,7 @@ def _append(
     )
     _expect_acks(revision)
     for group in (AGENTS, ROUTERS):
-        tell_on_commit(group, {"type": "policy.changed", "revision": revision.number})
+        tell_on_commit(group, selectors.RevisionKey(revision.number, revision.created_at).message())
     changed("policy", [revision.number])
     logger.info("event=policy_published revision=%d scope=%s author=%s", revision.number, scope, author)
     return revision
@@ -123,40 +125,41 @@ def _expect_acks(revision: PolicyRevision) -> None:
     )
 
 
-def expect_ack(*, kind: EnforcerKind, enforcer: str, revision: int, values: PolicyValues, anew: bool) -> None:
-    """Notes that an enforcer is being told ``revision``. ``anew``: after a connect or a restart, so that it has to
-    confirm again whatever it confirmed before; otherwise a row made by the publication stands, and times it.
-    """
+def expect_ack(*, kind: EnforcerKind, enforcer: str, revision: int, values: PolicyValues) -> None:
+    """Notes that an enforcer is told ``revision`` after a connect or a restart: it has to confirm, or confirm again."""
     if not revision:
         return
     told = {"expected": msgspec.to_builtins(values), "sent_at": timezone.now()}
-    find = PolicyAck.objects.update_or_create if anew else PolicyAck.objects.get_or_create
-    ack, _ = find(
+    PolicyAck.objects.update_or_create(
         revision_id=revision,
         kind=kind,
         enforcer=enforcer,
         defaults={**told, "values": None, "acked_at": None, "unsupported_fields": []},
     )
-    changed("ack", [ack.pk])
+    changed("ack", [enforcer])
 
 
-def record_ack(
-    *, kind: EnforcerKind, enforcer: str, revision: int, values: PolicyValues, unsupported_fields: tuple[str, ...]
-) -> PolicyAck | None:
-    """Stores what an enforcer read back; ``None`` for a revision that it wasn't told."""
-    with transaction.atomic():
-        ack = PolicyAck.objects.select_for_update().filter(revision_id=revision, kind=kind, enforcer=enforcer).first()
-        if ack is None:
-            logger.warning("event=ack_of_unknown_revision enforcer=%s revision=%d", enforcer, revision)
-            return None
-        ack.values = msgspec.to_builtins(values)
-        ack.unsupported_fields = [field for field in unsupported_fields if field in PolicyValues.__struct_fields__]
-        ack.acked_at = ack.acked_at or timezone.now()
-        ack.save(update_fields=["values", "unsupported_fields", "acked_at"])
-        changed("ack", [ack.pk])
-    if drift := selectors.ack_drift(ack):
-        logger.warning("event=policy_drifted enforcer=%s revision=%d fields=%s", enforcer, revision, ",".join(drift))
-    return ack
+def record_ack(ack: AckMessage, *, kind: EnforcerKind, enforcer: str, told: PolicyValues | None) -> bool:
+    """Stores what an enforcer read back; False for a revision that it wasn't told.
+
+    ``told`` are the values that its socket sent with this revision, if it did: an enforcer that came while the revision
+    was published has no row yet, and gets one. The first answer is the one that is timed.
+    """
+    now = timezone.now()
+    unsupported = [field for field in ack.unsupported_fields if field in PolicyValues.__struct_fields__]
+    answer = {"values": msgspec.to_builtins(ack.values), "unsupported_fields": unsupported}
+    rows = PolicyAck.objects.filter(revision_id=ack.revision, kind=kind, enforcer=enforcer)
+    if not rows.update(**answer, acked_at=Coalesce("acked_at", now)):
+        if told is None or not PolicyRevision.objects.filter(number=ack.revision).exists():
+            logger.warning("event=ack_of_unknown_revision enforcer=%s revision=%d", enforcer, ack.revision)
+            return False
+        made = {**answer, "expected": msgspec.to_builtins(told), "acked_at": now, "sent_at": now}
+        PolicyAck.objects.update_or_create(revision_id=ack.revision, kind=kind, enforcer=enforcer, defaults=made)
+    changed("ack", [enforcer])
+    if told is not None and (drift := drifted_fields(told, ack.values)):
+        fields = ",".join(drift)
+        logger.warning("event=policy_drifted enforcer=%s revision=%d fields=%s", enforcer, ack.revision, fields)
+    return True
 
 
 def note_overdue_acks() -> None:
@@ -165,11 +168,9 @@ def note_overdue_acks() -> None:
     overdue = PolicyAck.objects.filter(
         acked_at=None, sent_at__lt=now - selectors.ACK_WITHIN, sent_at__gte=now - selectors.ACK_WITHIN - NOTE_WITHIN
     )
-    if found := list(overdue.values_list("pk", "enforcer", "revision_id")):
-        logger.warning(
-            "event=policy_unacknowledged enforcers=%s", ",".join(sorted({name for _, name, _ in found})[:20])
-        )
-        changed("ack", [ack_id for ack_id, _, _ in found])
+    if found := list(overdue.values_list("enforcer", flat=True).distinct()):
+        logger.warning("event=policy_unacknowledged num_enforcers=%d enforcers=%s", len(found), ",".join(found[:20]))
+        changed("ack", found)
 
 
 def _parse_scope(scope: str) -> Scope:

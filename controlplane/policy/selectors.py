@@ -1,8 +1,10 @@
 """Reads of policy: the book in force, revisions, and how far each enforcer is."""
 
 import threading
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 import msgspec
 from django.db.models import QuerySet
@@ -50,20 +52,48 @@ def current_book() -> PolicyBook:
     return _books.current()
 
 
+class RevisionKey(NamedTuple):
+    """Names a revision beyond doubt: its number alone is used again after a transaction that was rolled back."""
+
+    number: int
+    created_at: datetime
+
+    @classmethod
+    def of_message(cls, message: Mapping[str, Any]) -> "RevisionKey":
+        return cls(message["revision"], datetime.fromisoformat(message["created_at"]))
+
+    def message(self) -> dict[str, Any]:
+        return {"type": "policy.changed", "revision": self.number, "created_at": self.created_at.isoformat()}
+
+
+def newest_key() -> RevisionKey | None:
+    key = PolicyRevision.objects.order_by("-number").values_list("number", "created_at").first()
+    return RevisionKey(*key) if key else None
+
+
 class _Books:
     """Holds the newest book; thousands of sockets ask for the same one within a second of its publication."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._key: tuple[int, datetime] | None = None
+        self._key: RevisionKey | None = None
         self._book = PolicyBook(0, {})
 
     def current(self) -> PolicyBook:
-        key = PolicyRevision.objects.order_by("-number").values_list("number", "created_at").first()
+        key = newest_key()
         with self._lock:
             if self._key != key:
                 self._book, self._key = read_book(), key
             return self._book
+
+    def cached(self, key: RevisionKey) -> PolicyBook | None:
+        with self._lock:
+            return self._book if self._key == key else None
+
+
+def cached_book(key: RevisionKey) -> PolicyBook | None:
+    """The book of this revision if it is the one that this process read last; never waits for the database."""
+    return _books.cached(key)
 
 
 def read_book() -> PolicyBook:

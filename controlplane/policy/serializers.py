@@ -5,6 +5,7 @@ from typing import Any
 from django.utils import timezone
 from rest_framework import serializers
 
+from connector.protocol import PolicyPatch
 from controlplane.policy import selectors
 from controlplane.policy.models import MAX_SCOPE_CHARS, EnforcerKind, PolicyAck, PolicyRevision
 
@@ -34,7 +35,7 @@ class PolicyValuesSerializer(serializers.Serializer[Any]):
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
         """Only what is set: an absent field is inherited."""
-        return dict(instance)
+        return {field: instance[field] for field in PolicyPatch.__struct_fields__ if field in instance}
 
 
 class FieldChangeSerializer(serializers.Serializer[Any]):

@@ -9,12 +9,13 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from connector.protocol import PolicyAck as AckMessage
 from connector.protocol import PolicyValues
 from controlplane.accounts.models import AuditEntry
 from controlplane.errors import ConflictError, InvalidInputError
 from controlplane.fleet.models import Engine, Router
 from controlplane.policy import actions, selectors
-from controlplane.policy.models import PolicyAck, PolicyRevision
+from controlplane.policy.models import EnforcerKind, PolicyRevision
 
 pytestmark = pytest.mark.django_db
 
@@ -123,14 +124,9 @@ def test_every_enforcer_is_expected_with_its_own_values() -> None:
     assert expected == {"decode-0": 7, "silent": 64, "router-0": 64}
 
 
-def ack_of(revision: PolicyRevision, values: PolicyValues, *unsupported: str) -> PolicyAck | None:
-    return actions.record_ack(
-        kind="engine",  # type: ignore[arg-type]
-        enforcer="decode-0",
-        revision=revision.number,
-        values=values,
-        unsupported_fields=unsupported,
-    )
+def answer(revision: PolicyRevision, values: PolicyValues, *unsupported: str, told: PolicyValues | None = None) -> bool:
+    message = AckMessage(enforcer="decode-0", revision=revision.number, values=values, unsupported_fields=unsupported)
+    return actions.record_ack(message, kind=EnforcerKind.ENGINE, enforcer="decode-0", told=told)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +145,8 @@ def test_state_follows_from_the_values_read_back(
     make_engine()
     revision = publish(decoder_kv_blocks_ttl=60)
     told = selectors.current_book().effective()
-    ack = ack_of(revision, msgspec.structs.replace(told, **changes), *unsupported)
-    assert ack is not None
-    assert selectors.ack_state(ack, now=timezone.now()) == state
+    assert answer(revision, msgspec.structs.replace(told, **changes), *unsupported, told=told)
+    assert selectors.ack_state(revision.acks.get(), now=timezone.now()) == state
 
 
 def test_no_ack_for_three_seconds_is_unacknowledged_until_it_comes() -> None:
@@ -160,24 +155,42 @@ def test_no_ack_for_three_seconds_is_unacknowledged_until_it_comes() -> None:
     ack = revision.acks.get()
     assert selectors.ack_state(ack, now=ack.sent_at + timedelta(seconds=2.9)) == "waiting"
     assert selectors.ack_state(ack, now=ack.sent_at + timedelta(seconds=3.1)) == "unacknowledged"
-    late = ack_of(revision, selectors.current_book().effective())
-    assert late is not None
-    assert selectors.ack_state(late, now=ack.sent_at + timedelta(seconds=9)) == "acked"
+    assert answer(revision, selectors.current_book().effective())
+    assert selectors.ack_state(revision.acks.get(), now=ack.sent_at + timedelta(seconds=9)) == "acked"
 
 
 def test_ack_of_a_revision_that_was_not_told_is_dropped() -> None:
-    assert ack_of(PolicyRevision.objects.get(), PolicyValues()) is None
+    assert not answer(PolicyRevision.objects.get(), PolicyValues())
+    unknown = PolicyRevision(number=99)
+    assert not answer(unknown, PolicyValues(), told=PolicyValues())
+
+
+def test_enforcer_that_came_while_a_revision_was_published_is_counted() -> None:
+    revision = publish(decoder_kv_blocks_ttl=60)
+    make_engine()
+    told = selectors.current_book().effective()
+    assert answer(revision, told, told=told)
+    assert selectors.ack_state(revision.acks.get(), now=timezone.now()) == "acked"
+
+
+def test_first_answer_is_the_one_that_is_timed() -> None:
+    make_engine()
+    revision = publish(decoder_kv_blocks_ttl=60)
+    told = selectors.current_book().effective()
+    answer(revision, told)
+    first = revision.acks.get().acked_at
+    answer(revision, PolicyValues(), told=told)
+    again = revision.acks.get()
+    assert again.acked_at == first
+    assert selectors.ack_state(again, now=timezone.now()) == "drifted"
 
 
 def test_told_again_an_enforcer_has_to_confirm_again() -> None:
     make_engine()
     revision = publish(decoder_kv_blocks_ttl=60)
     values = selectors.current_book().effective()
-    ack_of(revision, values)
-    told = {"kind": "engine", "enforcer": "decode-0", "revision": revision.number, "values": values}
-    actions.expect_ack(**told, anew=False)  # type: ignore[arg-type]
-    assert revision.acks.get().acked_at is not None
-    actions.expect_ack(**told, anew=True)  # type: ignore[arg-type]
+    answer(revision, values)
+    actions.expect_ack(kind=EnforcerKind.ENGINE, enforcer="decode-0", revision=revision.number, values=values)
     assert revision.acks.get().acked_at is None
 
 
