@@ -8,7 +8,7 @@ from controlplane.placement import selectors
 from controlplane.placement.models import Placement, Session
 
 
-class SessionFilter(filters.FilterSet):
+class SessionFilter(filters.FilterSet):  # type: ignore[misc]  # django-filter ships no types
     live = filters.BooleanFilter(method="filter_live", help_text="Whether an engine holds some of its KV now.")
 
     class Meta:
@@ -19,7 +19,7 @@ class SessionFilter(filters.FilterSet):
         return selectors.live_sessions(sessions, is_live=value)
 
 
-class PlacementFilter(filters.FilterSet):
+class PlacementFilter(filters.FilterSet):  # type: ignore[misc]  # django-filter ships no types
     session = filters.CharFilter(field_name="session_id")
     state = filters.ChoiceFilter(choices=[(state.value, state.value) for state in LeaseState])
 

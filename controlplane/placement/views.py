@@ -33,19 +33,19 @@ ANSWERS = {200: OperationSerializer, 202: OperationSerializer}
 class SessionPagination(TimeOrderedPagination):
     """Last active first."""
 
-    ordering = ("-last_turn_at", "-id")
+    ordering: Any = ("-last_turn_at", "-id")
 
 
 class TurnPagination(TimeOrderedPagination):
     """Latest first."""
 
-    ordering = ("-started_at", "-id")
+    ordering: Any = ("-started_at", "-id")
 
 
 class PlacementPagination(TimeOrderedPagination):
     """Latest grant first."""
 
-    ordering = ("-granted_at", "-id")
+    ordering: Any = ("-granted_at", "-id")
 
 
 class SessionViewSet(ReadOnlyModelViewSet[Session]):

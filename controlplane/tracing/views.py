@@ -1,5 +1,6 @@
 """REST of traces."""
 
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -20,10 +21,10 @@ from controlplane.tracing.serializers import TraceEntrySerializer, TraceSerializ
 class EntryPagination(TimeOrderedPagination):
     """Latest start first; the key breaks ties."""
 
-    ordering = ("-start_ns", "trace_id", "span_id")
+    ordering: Any = ("-start_ns", "trace_id", "span_id")
 
 
-class TraceFilter(filters.FilterSet):
+class TraceFilter(filters.FilterSet):  # type: ignore[misc]  # django-filter ships no types
     session = filters.CharFilter(method="filter_session")
     service = filters.CharFilter()
 

@@ -6,7 +6,7 @@ from connector.protocol import Direction, TransferOutcome
 from controlplane.transfers.models import PairMinute, Transfer
 
 
-class TransferFilter(filters.FilterSet):
+class TransferFilter(filters.FilterSet):  # type: ignore[misc]  # django-filter ships no types
     direction = filters.ChoiceFilter(choices=[(way.value, way.value) for way in Direction])
     outcome = filters.ChoiceFilter(choices=[(end.value, end.value) for end in TransferOutcome])
     session = filters.CharFilter(field_name="session_id")
@@ -19,7 +19,7 @@ class TransferFilter(filters.FilterSet):
         fields = ["source", "target"]
 
 
-class PairMinuteFilter(filters.FilterSet):
+class PairMinuteFilter(filters.FilterSet):  # type: ignore[misc]  # django-filter ships no types
     direction = filters.ChoiceFilter(choices=[(way.value, way.value) for way in Direction])
     since = filters.IsoDateTimeFilter(field_name="minute", lookup_expr="gte")
     until = filters.IsoDateTimeFilter(field_name="minute", lookup_expr="lt")

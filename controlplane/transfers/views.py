@@ -1,5 +1,7 @@
 """REST of transfers."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin
@@ -24,13 +26,13 @@ SUMMED = ("count", "tokens", "blocks", "bytes")
 class TransferPagination(TimeOrderedPagination):
     """Latest start first."""
 
-    ordering = ("-started_at", "-id")
+    ordering: Any = ("-started_at", "-id")
 
 
 class MinutePagination(TimeOrderedPagination):
     """Latest minute first."""
 
-    ordering = ("-minute", "source", "target", "direction")
+    ordering: Any = ("-minute", "source", "target", "direction")
     max_page_size = 2000
 
 
