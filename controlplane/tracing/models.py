@@ -10,6 +10,11 @@ MAX_NAME_CHARS = 256
 MAX_SERVICE_CHARS = 128
 MAX_MESSAGE_CHARS = 512
 TURN_SPAN = "turn"
+LEASE_SPAN = "kv.lease"
+
+IS_ENTRY = models.Q(name=TURN_SPAN) | (models.Q(parent_span_id=None) & ~models.Q(name=LEASE_SPAN))
+"""Which spans stand for their trace in a list: turns, whose parent may be a client's span that we never see, and spans
+without a parent; but not the end of a lease, which is a trace of its own, linked to its turn."""
 
 
 class Span(models.Model):
@@ -42,8 +47,7 @@ class Span(models.Model):
             models.Index(
                 fields=["-start_ns", "trace_id", "span_id"],
                 name="span_entries",
-                # A client may send its own traceparent: then the turn has a parent that we never see.
-                condition=models.Q(parent_span_id=None) | models.Q(name=TURN_SPAN),
+                condition=IS_ENTRY,
             ),
         ]
 

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from controlplane.placement.selectors import trace_ids_of_session
-from controlplane.tracing.models import TURN_SPAN, Span
+from controlplane.tracing.models import IS_ENTRY, Span
 
 MAX_SPANS_OF_TRACE = 5_000
 MAX_TRACES_OF_SESSION = 1_000
@@ -19,8 +19,8 @@ def spans_of_trace(trace_id: UUID) -> list[Span]:
 
 
 def entry_spans() -> QuerySet[Span]:
-    """Spans by which a trace is listed: those without a parent, and turns, whose parent may be a client's."""
-    return Span.objects.filter(Q(parent_span_id=None) | Q(name=TURN_SPAN))
+    """Spans by which a trace is listed."""
+    return Span.objects.filter(IS_ENTRY)
 
 
 def entries_of_session(entries: QuerySet[Span], session_id: str) -> QuerySet[Span]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.db import connection
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
@@ -10,6 +11,7 @@ from rest_framework.test import APIClient
 from controlplane.placement import actions as placement
 from controlplane.tracing.actions import store_spans
 from controlplane.tracing.otlp import read_export
+from controlplane.tracing.selectors import entry_spans
 from tests.controlplane.placement.events import NOON, SESSION_ID, recorded
 from tests.controlplane.tracing.messages import START_NS, TRACE, export, span
 
@@ -96,6 +98,19 @@ def test_traces_are_listed_by_their_entry_latest_first(api: APIClient) -> None:
 def test_turn_below_a_clients_own_span_is_an_entry(api: APIClient) -> None:
     store(span(2, parent=99), span(3, parent=2, name="place"))
     assert [row["name"] for row in get(api, "traces")["results"]] == ["turn"]
+
+
+def test_end_of_a_lease_is_no_entry_of_its_own(api: APIClient) -> None:
+    store(span(5, trace_id=OTHER_TRACE, name="kv.lease"))
+    assert get(api, "traces")["results"] == []
+    assert get(api, f"traces/{OTHER_TRACE.hex()}")["num_spans"] == 1
+
+
+def test_list_reads_the_index_of_entries(api: APIClient) -> None:
+    store(*(span(number, parent=1, name="prefill") for number in range(2, 1500)), span(1))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tracing_span")
+    assert "span_entries" in entry_spans().order_by("-start_ns", "trace_id", "span_id")[:50].explain()
 
 
 def test_traces_of_a_session_are_those_of_its_turns(api: APIClient) -> None:
