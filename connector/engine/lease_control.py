@@ -107,10 +107,14 @@ class LeaseControl:
         if lease.kind is not LeaseKind.SESSION:
             return
         self._kept.append(lease.request_id)
+        self.reporter.send(self.table.offered(lease))
+        if self.table.num_blocks_with_pinned(lease) > self._limit_blocks:
+            # No eviction of others could make it fit; its prefix, if leased, is worth more than nothing.
+            self.release(lease, LeaseState.RELEASED, "pinned_kv_limit")
+            return
         for old in self.table.superseded_by(lease):
             self.release(old, LeaseState.SUPERSEDED, "superseded")
         self._enforce_limit(keep=lease.lease_id)
-        self.reporter.send(self.table.offered(lease))
 
     def release(self, lease: Lease, state: LeaseState, reason: str) -> None:
         """Orders the workers to let go; repeated calls change nothing."""
@@ -118,9 +122,12 @@ class LeaseControl:
             lease.ending = (state, reason)
             self._releases.append(lease.request_id)
 
+    @property
+    def _limit_blocks(self) -> int:
+        return int(self._policy.values.pinned_kv_limit * self._block_pool.num_gpu_blocks)
+
     def _enforce_limit(self, keep: str) -> None:
-        limit = int(self._policy.values.pinned_kv_limit * self._block_pool.num_gpu_blocks)
-        self._evict(self.table.num_blocks - limit, "pinned_kv_limit", keep)
+        self._evict(self.table.num_blocks - self._limit_blocks, "pinned_kv_limit", keep)
 
     def make_room(self, num_tokens: int, block_size: int) -> None:
         """A request that could not be scheduled for leased blocks gets them, before it has to wait for a TTL."""

@@ -73,6 +73,11 @@ class LeaseTable:
         """Distinct KV blocks under lease; a block shared by two leases counts once."""
         return len(self._holders)
 
+    def num_blocks_with_pinned(self, lease: Lease) -> int:
+        """Distinct blocks that this lease and the pinned ones hold together: what stays if all others are evicted."""
+        pinned = (other.block_ids for other in self._live(LeaseKind.SESSION) if other.pinned)
+        return len(lease.block_ids.union(*pinned))
+
     @property
     def num_session_leases(self) -> int:
         return sum(lease.kind is LeaseKind.SESSION for lease in self)
