@@ -40,8 +40,8 @@ def apply_event(event: Event, *, engine_name: str, incarnation: str, occurred_at
 def apply_events(events: Iterable[Dated], *, engine_name: str, incarnation: str) -> list[Refusal]:
     """Stores what a sender's batch says, all but the returned events; ``engine_name`` is empty for a router's.
 
-    About ten statements whatever the size. Rows are locked sessions first, then turns, then placements, each in key
-    order, so batches of several senders never deadlock as long as each transaction calls this once.
+    About ten statements whatever the size. Rows are locked sessions first, then turns, then placements (and an engine's
+    listing last), each in key order: batches of several senders never deadlock if a transaction calls this once.
     """
     facts, refusals = facts_of(events, engine_name)
     _store_turns(facts)
@@ -87,8 +87,9 @@ def mark_engine_silent(engine_name: str) -> None:
 def mark_incarnation_lost(engine_name: str, incarnation: str) -> None:
     """The process that held these leases is gone, and its memory with it."""
     scope = {"engine": engine_name, "incarnation": incarnation, "at": timezone.now()}
+    lost = _returning(statements.LOSE_INCARNATION, scope)
     LeaseListing.objects.update_or_create(engine=engine_name, defaults={"lost_incarnation": incarnation})
-    notify.changed("placement", _returning(statements.LOSE_INCARNATION, scope))
+    notify.changed("placement", lost)
 
 
 @transaction.atomic
