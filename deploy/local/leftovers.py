@@ -1,26 +1,33 @@
-"""Finds and ends processes of this stack that outlived their supervisord, by the mark in their environment."""
+"""Finds and ends processes of a stack that outlived their parent, by the marks in their environment."""
 
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.local.layout import Layout
-from deploy.local.programs import SUPERVISED_BY
+
+SUPERVISED_BY = "BACKHAUL_SUPERVISED_BY"
+"""Carried by every process of a stack, with its run directory."""
+
+PROGRAM_NAME = "SUPERVISOR_PROCESS_NAME"
+"""Set by supervisord for each program."""
 
 POLL_SECONDS = 0.1
 SIGNALS = ((signal.SIGTERM, 10.0), (signal.SIGINT, 5.0), (signal.SIGKILL, 2.0))
 """PostgreSQL waits for its sessions at SIGTERM and ends them at SIGINT."""
 
 
-def find_leftovers(layout: Layout, proc: Path = Path("/proc")) -> set[int]:
-    mark = f"{SUPERVISED_BY}={layout.run}".encode()
+def find_marked(marks: Mapping[str, str], proc: Path = Path("/proc")) -> set[int]:
+    """Processes, other than this one, whose environment holds all of ``marks``."""
+    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
     found = set()
     for process in proc.iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
-            if mark in (process / "environ").read_bytes().split(b"\0"):
+            if wanted <= set((process / "environ").read_bytes().split(b"\0")):
                 found.add(int(process.name))
         except OSError:  # it ended meanwhile, or belongs to another user
             continue
@@ -28,15 +35,32 @@ def find_leftovers(layout: Layout, proc: Path = Path("/proc")) -> set[int]:
 
 
 def end_leftovers(layout: Layout) -> int:
-    """Returns how many there were."""
-    found = find_leftovers(layout)
+    """Asks first, then kills. Returns how many there were."""
+    marks = {SUPERVISED_BY: str(layout.run)}
+    found = find_marked(marks)
     for number, patience_seconds in SIGNALS:
-        remaining = find_leftovers(layout)
-        for pid in remaining:
+        for pid in find_marked(marks):
             _signal(pid, number)
-        deadline = time.monotonic() + patience_seconds
-        while remaining and find_leftovers(layout) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        if wait_for_end(layout, patience_seconds):
+            break
+    return len(found)
+
+
+def wait_for_end(layout: Layout, seconds: float) -> bool:
+    """True once no process of the stack is left; False when some are after that time."""
+    deadline = time.monotonic() + seconds
+    while find_marked({SUPERVISED_BY: str(layout.run)}):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def kill_marked(marks: Mapping[str, str]) -> int:
+    """At once, for those whose parent is gone. Returns how many there were."""
+    found = find_marked(marks)
+    for pid in found:
+        _signal(pid, signal.SIGKILL)
     return len(found)
 
 

@@ -13,7 +13,7 @@ from deploy.local.layout import Layout
 
 MAX_PYTHON = (3, 14)
 MIN_GLIBC = (2, 28)
-GIB_PER_ENGINE = 1.5
+GIB_PER_ENGINE = 2.75
 GIB_FOR_THE_REST = 1.0
 GIB_OF_DISK_TO_INSTALL = 8.0
 GIB_OF_DISK_TO_RUN = 1.0

@@ -1,14 +1,14 @@
 """One long-running process of the stack, as supervisord will run it, and its section of supervisord's configuration."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.local.console import StackError
 from deploy.local.layout import Layout
-
-SUPERVISED_BY = "BACKHAUL_SUPERVISED_BY"
-"""Carried by every process of a stack, with its run directory: finds them again when supervisord itself was killed."""
+from deploy.local.leftovers import SUPERVISED_BY
 
 MAX_LOG_BYTES = 10 * 1024 * 1024
 MAX_OPEN_FILES = 16384
@@ -64,10 +64,11 @@ def supervisor_config(layout: Layout, programs: Iterable[Program], *, max_open_f
 
 
 def _section(layout: Layout, program: Program) -> list[str]:
+    command = [layout.main_python, "-m", "deploy.local.sole", *program.command]
     variables = {**program.environment, SUPERVISED_BY: str(layout.run)}
     return [
         f"[program:{program.name}]",
-        f"command={_escaped(shlex.join(str(part) for part in program.command))}",
+        f"command={_escaped(shlex.join(str(part) for part in command))}",
         f"environment={','.join(f'{name}={_quoted(value)}' for name, value in sorted(variables.items()))}",
         f"directory={layout.root}",
         "autostart=false",
@@ -86,11 +87,13 @@ def _section(layout: Layout, program: Program) -> list[str]:
 
 
 def _quoted(value: str) -> str:
-    """supervisord reads values with shlex in POSIX mode, after expanding ``%(name)s``."""
-    if "\n" in value:
-        raise ValueError("a line break can't stand in supervisord's configuration")
-    backslashed = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{_escaped(backslashed)}"'
+    """supervisord knows both kinds of quotes but no escapes, begins a comment anywhere, and expands ``%(name)s``."""
+    quote = "'" if '"' in value else '"'
+    if quote in value or re.search(r"\n|\s[;#]", value):
+        raise StackError(
+            f"supervisord can't pass on {value[:20]!r}…: quotes of both kinds, a line break, or a comment."
+        )
+    return f"{quote}{_escaped(value)}{quote}"
 
 
 def _escaped(value: str) -> str:

@@ -57,7 +57,7 @@ def _running_before(supervisor: Supervisor, options: Options, console: Console) 
     if supervisor.is_alive():
         return _running(supervisor)
     if num_ended := end_leftovers(options.layout):
-        console.say(f"ended {num_ended} processes that had outlived their supervisord")
+        console.say(f"ended {num_ended} processes that had outlived their parent")
     return frozenset()
 
 

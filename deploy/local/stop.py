@@ -7,12 +7,13 @@ from itertools import groupby
 from deploy.local.console import Console, StackError
 from deploy.local.exclusive import only_launcher
 from deploy.local.layout import Layout
-from deploy.local.leftovers import end_leftovers, find_leftovers
+from deploy.local.leftovers import end_leftovers, wait_for_end
 from deploy.local.programs import stop_wave
 from deploy.local.readiness import Deadline
 from deploy.local.supervisor import RUNNING_STATES, Supervisor
 
 STOP_SECONDS = 90.0
+EXIT_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
@@ -26,9 +27,9 @@ def down(layout: Layout, console: Console) -> None:
         if supervisor.is_alive():
             _stop_in_waves(supervisor, console)
             supervisor.shutdown()
-            _wait_until(lambda: not find_leftovers(layout), "supervisord still runs")
-        elif num_ended := end_leftovers(layout):
-            console.say(f"ended {num_ended} processes that had outlived their supervisord")
+            wait_for_end(layout, EXIT_SECONDS)
+        if num_ended := end_leftovers(layout):
+            console.say(f"ended {num_ended} processes that had outlived their parent")
         console.say("everything is stopped")
 
 

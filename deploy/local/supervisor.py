@@ -14,7 +14,8 @@ from typing import Any
 
 from deploy.local.commands import run_logged
 from deploy.local.layout import Layout
-from deploy.local.programs import SUPERVISED_BY, Program, supervisor_config
+from deploy.local.leftovers import SUPERVISED_BY
+from deploy.local.programs import Program, supervisor_config
 from deploy.local.virtualenvs import child_environment
 
 RPC_SECONDS = 90.0
@@ -114,8 +115,16 @@ class UnixTransport(xmlrpc.client.Transport):
         super().__init__()
         self._path = path
 
+    def parse_response(self, response: http.client.HTTPResponse) -> Any:
+        try:
+            return super().parse_response(response)
+        finally:
+            self.close()
+
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return UnixConnection(self._path)
+        connection = UnixConnection(self._path)
+        self._connection = host, connection  # what close() closes
+        return connection
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -126,4 +135,8 @@ class UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        try:
+            self.sock.connect(str(self._path))
+        except OSError:
+            self.sock.close()
+            raise
