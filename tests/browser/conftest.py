@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.db import connection
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from controlplane.accounts.actions import create_token
 from controlplane.accounts.models import TokenKind, User
@@ -22,6 +23,8 @@ from tests.controlplane.dashboard.server import ControlPlaneServer
 from tests.controlplane.services import Services
 
 T = TypeVar("T")
+
+expect.set_options(timeout=20_000)  # generous: a busy machine paints late
 
 FRONTEND = Path(__file__).parents[2] / "frontend"
 CHROMIUM = "/usr/bin/chromium"
@@ -36,6 +39,14 @@ FLAGS = [
     "--disable-sync",
 ]
 PASSWORD = "a long enough password"
+
+
+def run_npm(*arguments: str) -> None:
+    """With the Node of the machine, or else the one in the Python environment."""
+    path = f"{os.environ['PATH']}{os.pathsep}{Path(sys.executable).parent}"
+    npm = shutil.which("npm", path=path)
+    assert npm, "there is no npm to build the frontend: install Node 20.19 or later"
+    subprocess.run([npm, *arguments], cwd=FRONTEND, env={**os.environ, "PATH": path}, check=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,18 +71,28 @@ def django_db_modify_db_settings(services: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def built_frontend() -> Path:
+def node_modules() -> Path:
+    folder = FRONTEND / "node_modules"
+    if not (folder / ".package-lock.json").exists():
+        run_npm("ci")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built_frontend(node_modules: Path) -> Path:
     """``frontend/dist``, built anew when a source is younger."""
     index = FRONTEND / "dist" / "index.html"
     sources = [path for path in (FRONTEND / "src").rglob("*") if path.is_file()]
     sources += [FRONTEND / name for name in ("index.html", "package-lock.json", "vite.config.ts")]
     if not index.exists() or max(path.stat().st_mtime for path in sources) > index.stat().st_mtime:
-        npm = shutil.which("npm")
-        assert npm, "frontend/dist is older than its sources and there is no npm to build it: run make frontend"
-        if not (FRONTEND / "node_modules").exists():
-            subprocess.run([npm, "ci"], cwd=FRONTEND, check=True)
-        subprocess.run([npm, "run", "build"], cwd=FRONTEND, check=True)
+        run_npm("run", "build")
     return index.parent
+
+
+@pytest.fixture(scope="session")
+def axe(node_modules: Path) -> str:
+    """The source of axe-core, which checks a page for what keeps people out."""
+    return (node_modules / "axe-core" / "axe.min.js").read_text()
 
 
 @pytest.fixture(scope="session")

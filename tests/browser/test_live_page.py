@@ -1,13 +1,15 @@
 """What an operator sees and does on the live page."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from django.utils import timezone
 from playwright.async_api import Page, expect
 
 from connector.protocol import Decision, Direction, LeaseState, PolicyValues, Role, TransferOutcome
-from controlplane.accounts.models import User
+from controlplane.accounts.actions import create_token
+from controlplane.accounts.models import TokenKind, User
 from controlplane.placement import actions as placement
 from controlplane.policy.models import PolicyRevision
 from controlplane.transfers import actions as transfers
@@ -17,7 +19,9 @@ from tests.controlplane.dashboard.server import ControlPlaneServer
 from tests.controlplane.placement.events import SESSION_ID, TRACE_ID, decided, ended, granted, recorded
 from tests.controlplane.transfers.events import moved
 
-RECOVERY_MS = 20_000
+pytestmark = pytest.mark.timeout(180)
+
+RECOVERY_MS = 30_000
 
 
 async def store_transfer(transfer_id: str, **changes: Any) -> None:
@@ -80,6 +84,18 @@ class TestLiveRows:
             await expect(card.get_by_text("quarantined 24")).to_be_visible()
             await expect(card.get_by_text("in use 344")).to_be_visible()
         await expect(card.get_by_title("Not connected")).to_be_visible()
+
+    async def test_engine_that_awaits_approval_is_approved_from_its_card(
+        self, page: Page, control_plane: ControlPlaneServer
+    ) -> None:
+        _, token = await stored(create_token, kind=TokenKind.AGENT, name="careful", actor="test")
+        await open_page(page, control_plane)
+        async with ScriptedAgent(control_plane.ws_url, token, name="decode-9", role=Role.DECODE):
+            card = page.locator(".engine", has_text="decode-9")
+            await expect(card.get_by_text("awaits approval")).to_be_visible()
+            await card.get_by_role("button", name="Approve").click()
+            await expect(card.get_by_text("ready")).to_be_visible()
+            await expect(card.get_by_text("awaits approval")).to_have_count(0)
 
     async def test_transfers_of_both_directions_appear_without_reload(
         self, page: Page, control_plane: ControlPlaneServer
@@ -228,3 +244,39 @@ class TestConnection:
         await expect(page.get_by_text("live", exact=True)).to_be_visible(timeout=RECOVERY_MS)
         await expect(page.get_by_text("Disconnected from the control plane.")).to_have_count(0)
         await expect(page.locator('[data-transfer="meanwhile"]')).to_be_visible()
+
+
+class TestAccess:
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    async def test_no_rule_of_accessibility_is_broken(
+        self,
+        page: Page,
+        control_plane: ControlPlaneServer,
+        agent_token: str,
+        axe: str,
+        scheme: Literal["light", "dark"],
+    ) -> None:
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        async with ScriptedAgent(control_plane.ws_url, agent_token, name="decode-0", role=Role.DECODE):
+            await open_page(page, control_plane)
+            await expect(page.locator(".engine", has_text="decode-0")).to_be_visible()
+            await store_transfer("back", outcome=TransferOutcome.TIMEOUT, reason="deadline")
+            await store_fact(granted())
+            await store_fact(recorded(), engine_name="")
+            await page.locator(f'[data-session="{SESSION_ID}"]').get_by_role("button").click()
+            await expect(page.locator(".turns tbody tr")).to_have_count(1)
+            await page.get_by_role("button", name="Review change").click()
+            await page.evaluate(axe)
+            found = await page.evaluate("async () => await axe.run(document)")
+        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == []
+        assert "color-contrast" in {one["id"] for one in found["passes"]}
+
+    async def test_narrow_window_never_scrolls_sideways(self, page: Page, control_plane: ControlPlaneServer) -> None:
+        await page.set_viewport_size({"width": 1024, "height": 800})
+        await open_page(page, control_plane)
+        await store_transfer("back")
+        await store_fact(granted())
+        await store_fact(recorded(), engine_name="")
+        await expect(page.locator(f'[data-session="{SESSION_ID}"]')).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 1024
+        assert await page.evaluate("document.documentElement.scrollHeight") < 3000

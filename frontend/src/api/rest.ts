@@ -28,6 +28,12 @@ export function publishPolicy(publication: Publication): Promise<Answer<{ number
   return call("/api/v1/policies", publishedSchema, { method: "POST", body: JSON.stringify(publication) });
 }
 
+const approvedSchema = v.object({ name: v.string() });
+
+export function approveEngine(name: string): Promise<Answer<{ name: string }>> {
+  return call(`/api/v1/engines/${encodeURIComponent(name)}/approve`, approvedSchema, { method: "POST", body: "{}" });
+}
+
 async function call<Schema extends v.GenericSchema>(
   path: string,
   schema: Schema,

@@ -25,7 +25,7 @@ const engineBadges: Readonly<Record<EngineState, BadgeProps>> = {
   stalled: { tone: "bad", icon: "stalled", label: "stalled", title: "The process lives but doesn't answer its agent." },
   down: { tone: "bad", icon: "down", label: "down", title: "The engine's link is gone." },
   silent: { tone: "warn", icon: "silent", label: "silent", title: "Its agent hasn't been heard from." },
-  pending: { tone: "info", icon: "pending", label: "awaits approval", title: "POST /api/v1/engines/{name}/approve" },
+  pending: { tone: "info", icon: "pending", label: "awaits approval" },
 };
 
 export function EngineBadge({ state, isDraining }: { readonly state: EngineState; readonly isDraining: boolean }) {

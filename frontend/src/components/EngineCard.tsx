@@ -6,6 +6,7 @@ import { useSecond } from "../queries/clock";
 import { useKnownUntil } from "../queries/dashboard";
 import type { Agent, Engine } from "../types/domain";
 import { bytes, since } from "../types/units";
+import { ApproveButton } from "./ApproveButton";
 import { EngineBadge } from "./Badge";
 import { Icon } from "./Icon";
 
@@ -35,6 +36,7 @@ export const EngineCard = memo(function EngineCard({ engine, agent }: EngineCard
       ) : (
         <p className="muted engine-noload">No load reported.</p>
       )}
+      {engine.state === "pending" ? <ApproveButton engine={engine.name} /> : null}
       <dl className="facts">
         <Fact name="running" value={engine.load ? formatCount(engine.load.num_running) : "–"} />
         <Fact name="waiting" value={engine.load ? formatCount(engine.load.num_waiting) : "–"} />

@@ -2,6 +2,9 @@ import { policyField } from "../model/policy";
 import type { PublishState } from "../queries/publish";
 import { Icon } from "./Icon";
 
+const isShownAtItsInput = (field: string) =>
+  policyField(field) !== undefined || field === "scope" || field === "reason";
+
 /** What became of the last publication, read out when it changes. */
 export function PublishResult({ state }: { readonly state: PublishState }) {
   return (
@@ -21,7 +24,7 @@ export function PublishResult({ state }: { readonly state: PublishState }) {
             <strong>Not published. {state.problem.title}.</strong> {state.problem.detail}
             <ul>
               {Object.entries(state.problem.fields)
-                .filter(([field]) => !policyField(field))
+                .filter(([field]) => !isShownAtItsInput(field))
                 .map(([field, message]) => (
                   <li key={field}>
                     {field ? `${field}: ` : ""}

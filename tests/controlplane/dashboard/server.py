@@ -14,7 +14,7 @@ from urllib.parse import quote
 from django.conf import settings
 from django.db import connection
 
-READY_SECONDS = 30.0
+READY_SECONDS = 90.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.1
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,11 @@ class ControlPlaneServer:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env={**os.environ, **self._environment()}, stdout=log, stderr=log
             )
-        self._wait_until_ready()
+        try:
+            self._wait_until_ready()
+        except RuntimeError:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Ends it hard, as a crash would: open sockets just break."""
