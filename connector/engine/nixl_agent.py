@@ -72,10 +72,12 @@ class FencedNixlAgent:
         if pull is not None:
             self._announce(pull)
         start = time.perf_counter()
+        if pull is not None:
+            # Before the call: one that raises ends the pull, and its times count from here.
+            pull.posted_at = start
         with self._lock:
             state: str = self._agent.transfer(handle, *args, **kwargs)
         if pull is not None:
-            pull.posted_at = start
             pull.post_ms = (time.perf_counter() - start) * 1e3
             pull.phase = PullPhase.DATA
         return state
