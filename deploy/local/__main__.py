@@ -1,4 +1,4 @@
-"""Command line of the one-machine stack: ``python3 -m deploy.local up | prepare | status | logs [name] | down``."""
+"""Command line of the one-machine stack; the Makefile's targets call it with a bare Python."""
 
 import sys
 
@@ -9,6 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
+from deploy.local import browser, frontend
 from deploy.local.console import Console, StackError
 from deploy.local.environment import Options, read_options
 from deploy.local.start import prepare, up
@@ -17,15 +18,22 @@ from deploy.local.stop import down
 
 ROOT = Path(__file__).resolve().parents[2]
 
+COMMANDS = {
+    "up": "makes what is missing, starts the stack, and returns when every part works",
+    "prepare": "makes environments, model and page, and starts nothing",
+    "status": "prints how each part is; exits with 1 unless all work",
+    "logs": "follows the logs, or that of one part",
+    "down": "stops what was started",
+    "browser": "installs Chromium for the page's tests",
+    "npm": "runs npm in frontend/ with the Node that builds the page",
+}
+
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m deploy.local", description=__doc__)
-    parser.add_argument("command", choices=("up", "prepare", "status", "logs", "down"))
-    parser.add_argument("name", nargs="?", default="", help="with logs: the part whose log is wanted")
-    arguments = parser.parse_args()
+    arguments = parsed(sys.argv[1:])
     console = Console(sys.stdout)
     try:
-        return run(arguments.command, arguments.name, read_options(os.environ, ROOT), console)
+        return run(arguments.command, arguments.words, read_options(os.environ, ROOT), console)
     except StackError as error:
         print(f"backhaul: {error}", file=sys.stderr)
         return 1
@@ -34,18 +42,33 @@ def main() -> int:
         return 130
 
 
-def run(command: str, name: str, options: Options, console: Console) -> int:
+def parsed(words: list[str]) -> argparse.Namespace:
+    table = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python3 -m deploy.local", epilog=table, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="command")
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="the part whose log is wanted, or npm's arguments")
+    return parser.parse_args(words)
+
+
+def run(command: str, words: list[str], options: Options, console: Console) -> int:
     """The process' exit code."""
-    if command == "up":
-        up(options, console)
-    elif command == "prepare":
-        prepare(options, console)
-    elif command == "down":
-        down(options.layout, console)
-    elif command == "logs":
-        logs(options.layout, name)
-    else:
-        return 0 if status(options.layout, console) else 1
+    match command:
+        case "up":
+            up(options, console)
+        case "prepare":
+            prepare(options, console)
+        case "down":
+            down(options.layout, console)
+        case "status":
+            return 0 if status(options.layout, console) else 1
+        case "logs":
+            logs(options.layout, words[0] if words else "")
+        case "browser":
+            browser.prepare(options, console)
+        case "npm":
+            return frontend.Npm(options.layout).run_here(words)
     return 0
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.commands import run_logged
@@ -54,6 +55,11 @@ class Npm:
             directory=self._layout.frontend,
             environment=self._environment,
         )
+
+    def run_here(self, arguments: Sequence[str]) -> int:
+        """Its exit code; what it prints goes where our own output goes."""
+        command = [*self._command, *arguments]
+        return subprocess.run(command, cwd=self._layout.frontend, env=self._environment, check=False).returncode
 
 
 def system_npm() -> list[str] | None:
