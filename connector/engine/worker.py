@@ -238,9 +238,10 @@ class BackhaulWorker(NixlPullConnectorWorker):
     def _has_ended(self, pull: Pull) -> bool:
         """Only then may the destination blocks, or the landing word of the fence, be used again."""
         is_fencing = pull.phase is PullPhase.FENCE
+        state = self._state_of(pull.fence_handle if is_fencing else pull.handle)
+        if state == "PROC":
+            return False
         try:
-            if self._agent.check_xfer_state(pull.fence_handle if is_fencing else pull.handle) == "PROC":
-                return False
             self._agent.release_xfer_handle(pull.handle)
             if is_fencing:
                 self._agent.release_xfer_handle(pull.fence_handle)
@@ -248,9 +249,17 @@ class BackhaulWorker(NixlPullConnectorWorker):
             # A failed release does not prove that the backend stopped writing.
             logger.warning("Quarantined pull of %s can't be released yet: %s", pull.context.request_id, error)
             return False
-        if pull.landing is not None:
+        if is_fencing and pull.landing is not None and state == "DONE":
             self._fence_memory.return_landing(pull.landing)
         return True
+
+    def _state_of(self, handle: Any) -> str:
+        """NIXL raises, at every call, for a READ whose source has died: that one has ended too."""
+        try:
+            return self._agent.check_xfer_state(handle)
+        except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
+            logger.info("A READ has failed: %s", error)
+            return "ERR"
 
     # ------------------------------------------------ idle progress
 
