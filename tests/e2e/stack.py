@@ -153,6 +153,6 @@ class Stack:
         raise AssertionError(f"{program} has no engine core process")
 
     def _supervisorctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        config = str(self.run / "supervisord.conf")
-        command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", config, *arguments]
+        address = f"unix://{(self.run / 'sockets-dir').read_text().strip()}/supervisor.sock"
+        command = [sys.executable, "-m", "supervisor.supervisorctl", "-s", address, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -36,16 +36,20 @@ async def say(client: AsyncOpenAI, messages: list[dict[str, str]], text: str, **
     return reply
 
 
+def is_whole(turn: dict[str, Any]) -> bool:
+    """Router and both engines have reported it; they do so in any order."""
+    return bool(turn["status"] and turn["prefill_decision"] and turn["decode_decision"])
+
+
 async def turns_of(stack: Stack, count: int, **filters: Any) -> list[dict[str, Any]]:
     """The turns of the newest session, once ``count`` of them have both decisions and their end."""
 
     async def complete() -> list[dict[str, Any]]:
         sessions = await stack.rows("/sessions/", **filters)
         for session in sessions:
-            turns = sorted(await stack.rows(f"/sessions/{session['id']}/turns/"), key=lambda turn: turn["index"])
-            is_done = all(turn["status"] and turn["prefill_decision"] and turn["decode_decision"] for turn in turns)
-            if len(turns) == count and is_done:
-                return turns
+            turns = await stack.rows(f"/sessions/{session['id']}/turns/")
+            if len(turns) == count and all(is_whole(turn) for turn in turns):
+                return sorted(turns, key=lambda turn: int(turn["index"]))
         return []
 
     return await eventually(complete, within_seconds=15, what=f"a session with {count} whole turns in REST")
@@ -78,7 +82,7 @@ async def test_two_conversations_without_ids_reuse_their_own(stack: Stack) -> No
     async def two_sessions() -> list[list[dict[str, Any]]]:
         new = [session["id"] for session in await stack.rows("/sessions/") if session["id"] not in before]
         all_turns = [await stack.rows(f"/sessions/{session}/turns/") for session in new]
-        is_done = all(turn["status"] and turn["prefill_decision"] for turns in all_turns for turn in turns)
+        is_done = all(is_whole(turn) for turns in all_turns for turn in turns)
         return all_turns if is_done and sum(map(len, all_turns)) == 8 else []
 
     sessions = await eventually(two_sessions, within_seconds=15, what="eight turns in REST")
