@@ -130,6 +130,7 @@ class FencedNixlAgent:
         remote = self._agent.get_xfer_descs([(address, WORD_BYTES, 0)], "DRAM")
         pull.fence_handle = self._agent.initialize_xfer("READ", local, remote, pull.context.remote_agent)
         pull.phase, pull.expected_word = PullPhase.FENCE, target.generation
+        pull.fence_posted_at = time.perf_counter()
         self._agent.transfer(pull.fence_handle)
 
     def _advance_fence(self, pull: Pull) -> None:

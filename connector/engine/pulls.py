@@ -37,6 +37,7 @@ class Pull(msgspec.Struct, kw_only=True):
     post_ms: float = 0.0
     ended_at: float = 0.0
     fence_handle: Any = None
+    fence_posted_at: float = 0.0
     landing: int | None = None
     expected_word: int = 0
     outcome: TransferOutcome = TransferOutcome.COMPLETED

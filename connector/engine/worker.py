@@ -196,6 +196,8 @@ class BackhaulWorker(NixlPullConnectorWorker):
         for request_id, started_at in list(self._pull_started_at.items()):
             if now - started_at <= deadline or request_id not in self._recving_metadata:
                 continue
+            if request_id in self._recving_transfers and not self._is_late(request_id, deadline):
+                continue
             del self._pull_started_at[request_id]
             if request_id in self._recving_transfers:
                 self._quarantine_handles(request_id)
@@ -204,6 +206,16 @@ class BackhaulWorker(NixlPullConnectorWorker):
                 self._report_unposted(request_id, TransferOutcome.TIMEOUT, "handshake_deadline")
             self._recv_failures.add(request_id)
             logger.warning("Pull for %s passed its deadline of %.1f s; recomputing.", request_id, deadline)
+
+    def _is_late(self, request_id: str, deadline: float) -> bool:
+        """Whether a fresh look still finds a READ under way: vLLM looks once a step, which may outlast the deadline.
+
+        The fence is posted by that look, so that it has a deadline of its own. A failed READ is left to vLLM's look.
+        """
+        running = [handle for handle in self._recving_transfers[request_id] if self._state_of(handle) == "PROC"]
+        pulls = [pull for handle in running if (pull := self._agent.pulls.get(id(handle)))]
+        now = time.perf_counter()
+        return any(pull.phase is not PullPhase.FENCE or now - pull.fence_posted_at > deadline for pull in pulls)
 
     def _quarantine_handles(self, request_id: str) -> None:
         late = [pull for handle in self._recving_transfers[request_id] if (pull := self._agent.pulls.get(id(handle)))]
