@@ -32,6 +32,7 @@ CLOSE_TOO_SLOW = 4408
 MIN_INTERVAL_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
 LOGIN_CHECK_SECONDS = 5.0
+REFRESH_SECONDS = 60.0
 GIVE_UP_SECONDS = 30.0
 MAX_MESSAGE_CHARS = 1024
 MAX_OPENED_SESSIONS = 20
@@ -59,6 +60,7 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self._pace = Pace()
         self._caught_up = asyncio.Event()
         self._num_dropped = 0
+        self._snapshot_at = 0.0
         self._shown_engines: frozenset[str] | None = None
         self._sender: asyncio.Task[None] | None = None
         await self.accept()
@@ -111,10 +113,14 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _send_until_closed(self) -> None:
         try:
             await self._send_frames()
+        except OSError as error:
+            # The page left in the middle of a frame; its disconnect message is on the way.
+            logger.info("event=dashboard_left error=%r", str(error))
         except Exception:
             # The page connects again and starts from a snapshot; whatever failed is in the log once per attempt.
             logger.exception("event=dashboard_failed")
-            await self.close(CLOSE_INTERNAL_ERROR)
+            with contextlib.suppress(OSError):
+                await self.close(CLOSE_INTERNAL_ERROR)
 
     async def _send_frames(self) -> None:
         await self._send_snapshot("connect")
@@ -126,13 +132,22 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                     await self.close(CLOSE_UNAUTHENTICATED)
                     return
                 login_checked_at = time.monotonic()
-            if not self._pace.is_behind:
-                await self._send_changes()
-            elif await self._catches_up():
-                await self._send_snapshot("resync")
-            else:
+            if not await self._send_next():
                 await self.close(CLOSE_TOO_SLOW)
                 return
+
+    async def _send_next(self) -> bool:
+        """One frame; False when the page has stopped confirming for good."""
+        if self._pace.is_behind:
+            if not await self._catches_up():
+                return False
+            await self._send_snapshot("resync")
+        elif time.monotonic() - self._snapshot_at > REFRESH_SECONDS:
+            # The channel layer delivers at most once: what it lost would stay wrong on the page for ever.
+            await self._send_snapshot("refresh")
+        else:
+            await self._send_changes()
+        return True
 
     async def _catches_up(self) -> bool:
         self._caught_up.clear()
@@ -147,6 +162,7 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _send_snapshot(self, reason: str) -> None:
         self._num_dropped += self._pending.num_marks
         self._pending.take()
+        self._snapshot_at = time.monotonic()
         now = selectors.server_now()
         rows, truncated = await _read(selectors.snapshot_rows, now)
         names = frozenset(engine.name for engine in rows.engines or ())

@@ -198,7 +198,9 @@ class Rows(msgspec.Struct, kw_only=True, omit_defaults=True):
 def encode_snapshot(
     rows: Rows, *, sequence: int, server_now: datetime, reason: str, num_dropped: int, truncated: list[str]
 ) -> str:
-    """A whole picture: at connect, or (``resync``) in place of the updates that a slow page could not take."""
+    """A whole picture: at ``connect``, in place of the updates that a slow page could not take (``resync``), and once a
+    minute (``refresh``) in case that an announcement was lost.
+    """
     head = {"reason": reason, "num_dropped": num_dropped, "truncated": truncated}
     return _encode("snapshot", sequence, server_now, {**head, **_present(rows)})
 

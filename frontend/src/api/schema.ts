@@ -181,7 +181,7 @@ export const frameSchema = v.variant("type", [
   v.object({
     type: v.literal("snapshot"),
     ...stamp,
-    reason: v.picklist(["connect", "resync"]),
+    reason: v.picklist(["connect", "resync", "refresh"]),
     num_dropped: count,
     truncated: v.array(text),
     ...rows,

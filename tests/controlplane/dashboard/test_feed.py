@@ -1,5 +1,7 @@
 """The dashboard's socket, spoken to by a real websocket client while rows change through actions."""
 
+import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -7,7 +9,7 @@ import pytest
 from django.utils import timezone
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from connector.protocol import AgentHello, Direction, LeaseState, PolicyValues
+from connector.protocol import AgentHello, Direction, LeaseState, PolicyAck, PolicyValues
 from controlplane.accounts.models import User
 from controlplane.dashboard.consumers import (
     CLOSE_BAD_MESSAGE,
@@ -164,9 +166,8 @@ class TestUpdates:
         assert policy["revisions"][0]["reason"] == "test"
 
         read_back = PolicyValues(kv_recompute_threshold=64)
-        record_ack(
-            kind=EnforcerKind.ENGINE, enforcer="d0", revision=revision.number, values=read_back, unsupported_fields=()
-        )
+        answer = PolicyAck(enforcer="d0", revision=revision.number, values=read_back)
+        record_ack(answer, kind=EnforcerKind.ENGINE, enforcer="d0", told=None)
         (ack,) = page.frame_with(lambda frame: frame.get("policy"))["policy"]["acks"]
         assert ack["state"] == "drifted"
         assert ack["drift"] == [{"field": "kv_recompute_threshold", "expected": 900, "actual": 64}]
@@ -183,6 +184,20 @@ class TestUpdates:
         page.send({"type": "show_turns", "session": SESSION_ID})
         frame = page.frame_with(lambda frame: frame.get("turns"))
         assert [turn["session"] for turn in frame["turns"]] == [SESSION_ID]
+
+
+class TestBrokenPage:
+    def test_that_breaks_off_leaves_no_error_behind(self, control_plane: ControlPlaneServer, session_key: str) -> None:
+        with opened_page(control_plane.ws_url, session_key) as page:
+            page.next_frame()
+            before = control_plane.log.count("event=dashboard_closed")
+            page.socket.socket.shutdown(socket.SHUT_RDWR)
+            store_transfer()
+        pause, deadline = threading.Event(), time.monotonic() + 20
+        while control_plane.log.count("event=dashboard_closed") == before:
+            assert time.monotonic() < deadline
+            pause.wait(0.1)
+        assert "dashboard_failed" not in control_plane.log
 
 
 class TestSlowPage:
