@@ -1,9 +1,11 @@
 """Says in one line what can't work on this machine, before anything is installed or started."""
 
+import ctypes
 import importlib.util
+import os
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from deploy.local import machine
@@ -17,12 +19,17 @@ GIB_PER_ENGINE = 2.75
 GIB_FOR_THE_REST = 1.0
 GIB_OF_DISK_TO_INSTALL = 8.0
 GIB_OF_DISK_TO_RUN = 1.0
+BASE_TOOLS = ("tail", "unshare", "setpriv")
+BASE_LIBRARIES = {"libnuma.so.1": "libnuma1", "libstdc++.so.6": "libstdc++6"}
+"""Of vLLM's and torch's wheels."""
 
 
 def check_machine(options: Options) -> str:
     """One line with what was found. Raises ``StackError``."""
     check_python(sys.version_info[:2], has_ensurepip=importlib.util.find_spec("ensurepip") is not None)
     check_platform(sys.platform, platform.libc_ver())
+    check_tools(BASE_TOOLS, os.environ.get("PATH", ""))
+    check_libraries(BASE_LIBRARIES)
     if not machine.has_avx2():
         raise StackError("this processor has no AVX2, which vLLM's CPU build needs; run the stack on a newer one.")
     disk = machine.free_disk_bytes(options.layout.root) / machine.GIB
@@ -81,3 +88,12 @@ def check_tools(names: Iterable[str], path: str) -> None:
     for name in names:
         if not any((Path(folder) / name).is_file() for folder in path.split(":") if folder):
             raise StackError(f"the program {name} is missing; install the package that brings it.")
+
+
+def check_libraries(names: Mapping[str, str]) -> None:
+    """``names``: shared library, and the package that brings it; what the wheels take from the base system."""
+    for library, package in names.items():
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            raise StackError(f"the library {library} is missing; run: apt-get install {package}") from None

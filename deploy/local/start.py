@@ -1,6 +1,5 @@
 """``make up``: makes what is missing, starts the parts in order, and returns when every one of them works."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,14 +16,12 @@ from deploy.local.readiness import Probe, engines_ready_probe, wait_until_ready
 from deploy.local.services import controlplane_programs, controlplane_variables, front_programs
 from deploy.local.supervisor import RUNNING_STATES, Supervisor
 
-BASE_TOOLS = ("tail", "unshare", "setpriv")
 START_SECONDS = 60.0
 READY_SECONDS = 300.0
 
 
 def prepare(options: Options, console: Console) -> None:
     """Everything that ``up`` needs but doesn't start; the two environments are made side by side."""
-    preflight.check_tools(BASE_TOOLS, os.environ.get("PATH", ""))
     console.say(f"checks: {preflight.check_machine(options)}")
     options.layout.create()
     with ThreadPoolExecutor(max_workers=1) as pool:

@@ -76,6 +76,12 @@ def test_taken_port_names_its_holder_and_the_variable() -> None:
     preflight.check_ports([("the router", port, "BACKHAUL_ROUTER_PORT")])
 
 
+def test_missing_library_names_the_package_to_install() -> None:
+    preflight.check_libraries({"libc.so.6": "libc6"})
+    with pytest.raises(StackError, match=r"libnone\.so\.9 is missing; run: apt-get install libnone9$"):
+        preflight.check_libraries({"libnone.so.9": "libnone9"})
+
+
 def test_missing_program_of_the_base_system_is_named(tmp_path: Path) -> None:
     (tmp_path / "tail").touch()
     with pytest.raises(StackError, match="the program unshare is missing"):
