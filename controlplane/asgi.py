@@ -12,6 +12,7 @@ from django.urls import re_path
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings.production")
 http_application = get_asgi_application()  # sets Django up: the imports below need it
 
+import controlplane.urls  # noqa: E402, F401 - a door that can't be imported shows at start, not at the first request
 from controlplane.dashboard.routing import websocket_urlpatterns as dashboard_patterns  # noqa: E402
 from controlplane.fleet.routing import websocket_urlpatterns as fleet_patterns  # noqa: E402
 from controlplane.telemetry import start_telemetry  # noqa: E402

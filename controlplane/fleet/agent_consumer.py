@@ -25,7 +25,7 @@ from controlplane.fleet.sockets import PeerConsumer, in_thread
 from controlplane.policy.actions import expect_ack, record_ack
 from controlplane.policy.effective import Scope, engine_scopes
 from controlplane.policy.models import EnforcerKind
-from controlplane.policy.selectors import RevisionKey, cached_book, current_book, newest_key
+from controlplane.policy.selectors import RevisionKey, cached_book, current_book, recent_key
 
 Frame = AgentHello | AgentStatus | LeaseSnapshot | RawEventBatch | PolicyAck | CommandDone
 
@@ -41,6 +41,7 @@ class AgentConsumer(PeerConsumer):
 
     approved = False
     told: SetPolicy | None = None
+    last_status: AgentStatus | None = None
     scopes: tuple[Scope, ...] = ()
     incarnation = ""
 
@@ -112,12 +113,16 @@ class AgentConsumer(PeerConsumer):
 
     async def on_status(self, status: AgentStatus) -> None:
         """Each heartbeat also checks the revision, for a message of the channel layer may be lost."""
-        if not await in_thread(liveness.record_status, self.peer_name, status, connection=self.channel_name):
+        stored = await in_thread(
+            liveness.record_status, self.peer_name, status, connection=self.channel_name, previous=self.last_status
+        )
+        self.last_status = status
+        if not stored:
             await self.hello_again("the engine was given up, or another connection speaks for it")
         elif status.incarnation and status.incarnation != self.incarnation:
             self.incarnation = status.incarnation
             await self.tell_policy_anew()
-        elif key := await in_thread(newest_key):
+        elif key := await in_thread(recent_key):
             await self.tell_policy(key)
 
     async def on_batch(self, batch: RawEventBatch) -> None:

@@ -10,7 +10,7 @@ from channels.db import database_sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.exceptions import ValidationError
-from django.db import DataError, InterfaceError, OperationalError
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 from redis.exceptions import RedisError
 
 from connector.protocol import PROTOCOL_VERSION, Refused
@@ -96,7 +96,7 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if message["type"] == "websocket.disconnect":
                 raise StopConsumer from None
             await self.close(code=CLOSE_TRY_AGAIN)
-        except (ValidationError, DataError, ValueError) as error:
+        except (ValidationError, DataError, IntegrityError, ValueError) as error:
             logger.exception("event=bad_frame kind=%s peer=%s", self.token_kind, self.peer_name)
             await self.refuse(f"the frame can't be stored: {error}")
 

@@ -1,6 +1,7 @@
 """Reads of policy: the book in force, revisions, and how far each enforcer is."""
 
 import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,6 +16,7 @@ from controlplane.policy.effective import PolicyBook, Scope, drifted_fields, eng
 from controlplane.policy.models import PolicyAck, PolicyRevision
 
 ACK_WITHIN = timedelta(seconds=3)
+RECENT_SECONDS = 1.0
 
 
 class AckState(StrEnum):
@@ -78,6 +80,8 @@ class _Books:
         self._lock = threading.Lock()
         self._key: RevisionKey | None = None
         self._book = PolicyBook(0, {})
+        self._recent: RevisionKey | None = None
+        self._is_recent_until = 0.0
 
     def current(self) -> PolicyBook:
         key = newest_key()
@@ -85,6 +89,17 @@ class _Books:
             if self._key != key:
                 self._book, self._key = read_book(), key
             return self._book
+
+    def recent_key(self) -> RevisionKey | None:
+        now = time.monotonic()
+        with self._lock:
+            if now < self._is_recent_until:
+                return self._recent
+            self._is_recent_until = now + RECENT_SECONDS
+        recent = newest_key()
+        with self._lock:
+            self._recent = recent
+        return recent
 
     def cached(self, key: RevisionKey) -> PolicyBook | None:
         with self._lock:
@@ -94,6 +109,11 @@ class _Books:
 def cached_book(key: RevisionKey) -> PolicyBook | None:
     """The book of this revision if it is the one that this process read last; never waits for the database."""
     return _books.cached(key)
+
+
+def recent_key() -> RevisionKey | None:
+    """The newest revision as of at most a second ago: one query a second and process, however many ask."""
+    return _books.recent_key()
 
 
 def read_book() -> PolicyBook:

@@ -54,6 +54,35 @@ def test_heartbeat_of_a_replaced_socket_is_not_taken(engine: Engine) -> None:
     assert not liveness.record_status(engine.name, status(), connection="socket-0")
 
 
+def test_beat_that_only_moves_gauges_takes_one_statement(engine: Engine, django_assert_num_queries: Any) -> None:
+    first, second = status(), status(num_pending_events=9)
+    assert liveness.record_status(engine.name, first, connection="socket-1")
+    heard(engine, 5)
+    with django_assert_num_queries(1):
+        assert liveness.record_status(engine.name, second, connection="socket-1", previous=first)
+    engine.refresh_from_db()
+    assert engine.last_seen_at is not None
+    assert timezone.now() - engine.last_seen_at < timedelta(seconds=4)
+    assert Agent.objects.get().num_pending_events == 9
+    assert engine.load is not None
+    assert engine.load["num_free_blocks"] == 900
+
+
+def test_beat_without_gauges_clears_them(engine: Engine) -> None:
+    first, second = status(), status(load=None)
+    liveness.record_status(engine.name, first, connection="socket-1")
+    liveness.record_status(engine.name, second, connection="socket-1", previous=first)
+    engine.refresh_from_db()
+    assert engine.load is None
+
+
+def test_beat_of_a_replaced_socket_or_a_silent_engine_is_not_taken(engine: Engine) -> None:
+    liveness.record_status(engine.name, status(), connection="socket-1")
+    assert not liveness.record_status(engine.name, status(), connection="socket-0", previous=status())
+    Engine.objects.update(reported_state="silent")
+    assert not liveness.record_status(engine.name, status(), connection="socket-1", previous=status())
+
+
 def test_disconnect_of_a_replaced_socket_changes_nothing(engine: Engine) -> None:
     liveness.disconnect_agent(engine.name, connection="socket-0")
     assert Agent.objects.get().connected

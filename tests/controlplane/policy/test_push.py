@@ -147,8 +147,15 @@ async def test_lost_push_is_made_up_for_by_the_next_heartbeat(
         await enrolled(agent)
         monkeypatch.setattr("controlplane.policy.actions.tell_on_commit", lambda group, message: None)
         await ask(lambda: publish_policy(scope="fleet", values={"trace_sampling": 0.5}, author="test"))
-        await agent.say(status())
+        beating = asyncio.create_task(_beat(agent))
         assert (await agent.next_of(SetPolicy)).values.trace_sampling == 0.5
+        beating.cancel()
+
+
+async def _beat(agent: Peer) -> None:
+    while True:
+        await agent.say(status())
+        await asyncio.sleep(0.2)
 
 
 async def test_ack_in_anothers_name_counts_for_the_socket_that_sent_it(
