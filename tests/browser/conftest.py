@@ -49,6 +49,11 @@ def run_npm(*arguments: str) -> None:
     subprocess.run([npm, *arguments], cwd=FRONTEND, env={**os.environ, "PATH": path}, check=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts these tests last, so that in one session with ``tests/controlplane`` its servers are there already."""
+    items.sort(key=lambda item: Path(__file__).parent in item.path.parents)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def services() -> Iterator[None]:
     """The servers that ``tests/controlplane`` starts too; in one session with it they run already."""
