@@ -19,13 +19,12 @@ export function AckList({ acks }: { readonly acks: readonly Ack[] }) {
     <ul className="acks">
       {rows.map(({ ack, view }) => (
         <li key={`${ack.kind} ${ack.enforcer}`} data-enforcer={ack.enforcer} data-ack={view.kind}>
-          <span className="ack-name">
+          <span className="ack-name" title={ack.enforcer}>
             <span className={`role role-${ack.kind}`} aria-hidden="true">
               {ack.kind === "router" ? "R" : "E"}
             </span>
             {ack.enforcer} <span className="sr-only">({ack.kind})</span>
           </span>
-          <span className="muted">rev {ack.revision}</span>
           <AckBadge view={view} />
           <AckDetails ack={ack} />
         </li>

@@ -28,7 +28,7 @@ function PolicyBody({ policy }: { readonly policy: Policy }) {
       </div>
       <div className="policy-part" id="policy-acks">
         <h3>
-          In force at the enforcers{" "}
+          {policy.revision > 0 ? `Acknowledged: revision ${policy.revision}` : "Acknowledged"}{" "}
           {policy.num_enforcers > 0 ? (
             <span className="muted">
               {formatCount(policy.num_answered)} of {formatCount(policy.num_enforcers)} answered

@@ -4,7 +4,7 @@ import { bytes, gigabytesPerSecond, milliseconds } from "../types/units";
 import * as format from "./format";
 
 test.each([
-  [0, "0.00 MB"],
+  [0, "0 MB"],
   [65_536, "0.07 MB"],
   [39_321_600, "39.3 MB"],
   [805_306_368, "805 MB"],

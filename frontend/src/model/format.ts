@@ -13,6 +13,7 @@ export const formatCount = (value: number | Tokens | Blocks): string => whole.fo
 
 /** Decimal megabytes, the unit of every size on the page; GB from 10,000 MB on. */
 export function formatBytes(size: Bytes): string {
+  if (size === 0) return "0 MB";
   const megabytes = size / 1e6;
   return megabytes >= 10_000 ? `${significant(megabytes / 1000)} GB` : `${significant(megabytes)} MB`;
 }

@@ -24,7 +24,7 @@ export const policyFields: readonly PolicyField[] = [
     name: "bidirectional_kv_xfer",
     kind: "switch",
     unit: "",
-    actsAt: "P, D, router",
+    actsAt: "all",
     help: "Lets prefill engines read a session's KV back from decode engines. Off: every turn recomputes its history.",
     limits: "on or off",
     problem: () => null,
