@@ -78,7 +78,7 @@ function LaneRow({ lane }: { readonly lane: Lane }) {
     <div className={`lane lane-${isForward ? "forward" : "return"}`}>
       <div className="lane-label">
         <DirectionTag direction={lane.direction} />
-        <span className="lane-pair">
+        <span className="lane-pair" title={`${lane.source} to ${lane.target}`}>
           {lane.source} <span aria-hidden="true">→</span> {lane.target}
         </span>
       </div>
