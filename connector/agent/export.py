@@ -19,7 +19,7 @@ from connector.agent.environment import Secret
 
 logger = logging.getLogger(__name__)
 
-BATCH_SPANS = 256
+BATCH_SPANS = 128
 
 HOPELESS_STATUSES = frozenset({400, 413, 415, 422})
 """The receiver read the batch and will never take it. Anything else (a wrong token, a proxy's 404) may heal."""

@@ -11,13 +11,15 @@ from connector.protocol import LeaseOffer, LeaseRenewed
 class HeldLease(msgspec.Struct, kw_only=True):
     """``learned_at`` and ``deadline`` are monotonic seconds; a pinned lease keeps the remaining time it was given.
 
-    ``traceparent`` is of the turn that made the lease, empty when the agent hasn't seen it.
+    ``traceparent`` is of the turn that made the lease, empty when the agent hasn't seen it. ``is_told``: the control
+    plane got, or surely will get, the grant.
     """
 
     offer: LeaseOffer
     learned_at: float
     deadline: float
     traceparent: str = ""
+    is_told: bool = False
 
 
 class LeaseTable:
@@ -30,15 +32,12 @@ class LeaseTable:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, lease_id: str) -> bool:
-        return lease_id in self._held
-
     def has(self, offer: LeaseOffer) -> bool:
         """Whether this very offer is held: an offer that changed is signed anew."""
         held = self._held.get(offer.lease.lease_id)
         return held is not None and held.offer.offer == offer.offer
 
-    def grant(self, offer: LeaseOffer, traceparent: str = "") -> bool:
+    def grant(self, offer: LeaseOffer, traceparent: str = "", *, is_told: bool = True) -> bool:
         """Adds or replaces; true when the lease is new."""
         now = self._clock()
         known = self._held.get(offer.lease.lease_id)
@@ -47,6 +46,7 @@ class LeaseTable:
             learned_at=known.learned_at if known else now,
             deadline=now + offer.lease.remaining_seconds,
             traceparent=known.traceparent if known else traceparent,
+            is_told=known.is_told if known else is_told,
         )
         return known is None
 
@@ -61,6 +61,10 @@ class LeaseTable:
             pinned=renewal.lease.pinned,
         )
         return not self.grant(msgspec.structs.replace(held.offer, lease=lease, offer=renewal.offer))
+
+    def mark_told(self) -> None:
+        for held in self._held.values():
+            held.is_told = True
 
     def end(self, lease_id: str) -> HeldLease | None:
         return self._held.pop(lease_id, None)

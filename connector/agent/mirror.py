@@ -48,7 +48,7 @@ class _Synchronisation(msgspec.Struct):
     """
 
     num_missing: int
-    offers: dict[str, LeaseOffer] = msgspec.field(default_factory=dict)
+    listed: set[str] = msgspec.field(default_factory=set)
 
 
 class EngineMirror:
@@ -82,9 +82,13 @@ class EngineMirror:
         return self.info.incarnation if self.info else ""
 
     def lease_snapshot(self) -> LeaseSnapshot | None:
-        """``None`` while the engine isn't connected or its leases aren't all known."""
+        """For the control plane, which knows these leases from now on.
+
+        ``None`` while the engine isn't connected or its leases aren't all known.
+        """
         if self.state is EngineState.DOWN or self._sync is not None or self.info is None:
             return None
+        self._leases.mark_told()
         return LeaseSnapshot(incarnation=self.incarnation, leases=tuple(offer.lease for offer in self._leases.offers()))
 
     # ---------------------------------------------------------------- the link's news
@@ -132,21 +136,22 @@ class EngineMirror:
     # ---------------------------------------------------------------- leases
 
     def _offered(self, offer: LeaseOffer) -> None:
-        if self._sync is not None and self._sync.num_missing > 0:
-            self._sync.offers[offer.lease.lease_id] = offer
-            self._sync.num_missing -= 1
-            if self._sync.num_missing == 0:
-                self._finish_sync(self._sync)
-            return
-        if self._leases.has(offer):
-            return  # The engine kept it for its next agent and listed it after the hello as well.
-        if self._grant(offer):
-            self._events.append(offer.lease, self.incarnation)
+        """An offer that is held already says nothing new: listed again at a reconnect, or listed and kept as well."""
+        is_live = self._sync is None
+        if not self._leases.has(offer):
+            turn = self._spans.traceparent_of(offer.lease.turn_id)
+            is_new = self._leases.grant(offer, turn, is_told=is_live)
+            self._hub.publish(offer)
+            if is_new and is_live:
+                self._events.append(offer.lease, self.incarnation)
+        if self._sync is not None:
+            self._list(self._sync, offer.lease.lease_id)
 
-    def _grant(self, offer: LeaseOffer) -> bool:
-        is_new = self._leases.grant(offer, self._spans.traceparent_of(offer.lease.turn_id))
-        self._hub.publish(offer)
-        return is_new
+    def _list(self, sync: _Synchronisation, lease_id: str) -> None:
+        sync.listed.add(lease_id)
+        sync.num_missing -= 1
+        if sync.num_missing == 0:
+            self._finish_sync(sync)
 
     def _renewed(self, renewal: LeaseRenewed) -> None:
         if self._leases.renew(renewal):
@@ -156,11 +161,9 @@ class EngineMirror:
     def _finish_sync(self, sync: _Synchronisation) -> None:
         """Leases that the engine no longer holds ended unseen: the control plane learns it from the snapshot."""
         self._sync = None
-        for held in self._leases.end_all_but(sync.offers):
+        for held in self._leases.end_all_but(sync.listed):
             state = LeaseState.EXPIRED if self._leases.is_overdue(held) else LeaseState.RELEASED
             self._hub.publish(LeaseEnded(lease_id=held.offer.lease.lease_id, state=state, reason="unseen"))
-        for offer in sync.offers.values():
-            self._grant(offer)
         self._audience.engine_synchronised()
 
     def _lose_leases(self, reason: str) -> None:
@@ -168,14 +171,11 @@ class EngineMirror:
         for held in self._leases.end_all():
             self._ended(held, LeaseEnded(lease_id=held.offer.lease.lease_id, state=LeaseState.LOST, reason=reason))
 
-    def _note_brief_lease(self, ended: LeaseEnded) -> None:
-        """One that came and went while the link was down is told whole; no snapshot will ever show it."""
-        offer = self._sync.offers.pop(ended.lease_id, None) if self._sync is not None else None
-        if offer is not None and ended.lease_id not in self._leases:
-            self._events.append(offer.lease, self.incarnation)
-
     def _ended(self, held: HeldLease | None, ended: LeaseEnded, age_ms: float = 0.0) -> None:
         if held is not None:
+            if not held.is_told:
+                # Granted while nobody listened, and no snapshot will ever show it.
+                self._events.append(held.offer.lease, self.incarnation, age_ms)
             self._hub.publish(ended)
             held_seconds = self._leases.seconds_since_learned(held)
             self._spans.record_lease(held, held_seconds, ended, self.incarnation, age_ms)
@@ -186,7 +186,6 @@ class EngineMirror:
     def _happened(self, message: EngineEvent) -> None:
         match message.event:
             case LeaseEnded() as ended:
-                self._note_brief_lease(ended)
                 self._ended(self._leases.end(ended.lease_id), ended, message.age_ms)
             case TransferRecorded() as transfer:
                 self._spans.remember_turn(transfer.turn_id, transfer.traceparent)

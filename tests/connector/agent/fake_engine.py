@@ -1,7 +1,7 @@
 """An engine's end of the link on a real unix socket: hello, offers, policy read back, commands obeyed.
 
 It can be frozen (the socket stays, nothing is read or written, as under SIGSTOP) and killed (the socket file stays,
-nobody listens).
+nobody listens). ``kept`` is what happened while no agent was there: sent after the offers of the next hello.
 """
 
 import asyncio
@@ -48,6 +48,7 @@ class FakeEngine:
         self.leases: dict[str, LeaseOffer] = {}
         self.num_connections = 0
         self.announces_too_many = 0
+        self.kept: list[Message] = []
         self.answers_commands = True
         self.answers_pings = True
         self.load = load()
@@ -146,8 +147,9 @@ class FakeEngine:
             num_leases=len(self.leases) + self.announces_too_many,
         )
         self.send(hello)
-        for held in self.leases.values():
-            self.send(held)
+        for message in (*self.leases.values(), *self.kept):
+            self.send(message)
+        self.kept.clear()
 
     def _answer(self, message: AgentToEngine) -> None:
         match message:

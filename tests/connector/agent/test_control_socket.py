@@ -14,6 +14,7 @@ from connector.protocol import (
     Command,
     CommandDone,
     EngineState,
+    EventBatch,
     ExtendLease,
     LeaseExtended,
     ReleaseLease,
@@ -82,7 +83,9 @@ async def test_events_of_an_unapproved_engine_wait_for_its_approval(
         await until(lambda: engine.is_connected and control_plane.of(AgentStatus))
         engine.happen(transfer("a"))
         await until(lambda: control_plane.of(AgentStatus)[-1].num_pending_events == 1)
-        assert control_plane.batches == []
+        num_statuses = len(control_plane.of(AgentStatus))
+        await until(lambda: len(control_plane.of(AgentStatus)) > num_statuses + 1)
+        assert control_plane.of(EventBatch) == []
         control_plane.approved = True
         control_plane.drop_connections()
         await until(lambda: agent.events.num_pending == 0)
@@ -202,3 +205,15 @@ async def test_command_for_a_dead_engine_fails_at_once_and_may_be_repeated(
     await control_plane.push(release("c1", "a"))
     await until(lambda: len(control_plane.of(CommandDone)) == 2)
     assert control_plane.of(CommandDone)[1].outcome == "not_found"
+
+
+async def test_command_that_the_engine_took_with_it_fails_at_once(
+    agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane
+) -> None:
+    await until(lambda: control_plane.is_connected and engine.is_connected)
+    engine.answers_commands = False
+    await control_plane.push(release("c1", "a", deadline_seconds=600.0))
+    await until(lambda: engine.of(ReleaseLease))
+    await engine.kill()
+    await until(lambda: control_plane.of(CommandDone))
+    assert control_plane.of(CommandDone)[0].detail == "the link broke before the engine answered"

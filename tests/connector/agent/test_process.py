@@ -117,7 +117,7 @@ async def test_events_of_a_killed_agent_are_sent_by_the_next_one_before_its_own(
 async def _until_pending(process: Process, num_events: int) -> None:
     """Asks the agent itself, as the control plane is away."""
     clock = asyncio.get_running_loop().time
-    deadline = clock() + 10.0
+    deadline = clock() + 20.0
     async with aiohttp.ClientSession() as session:
         while clock() < deadline:
             if process.feed_port:
@@ -132,11 +132,11 @@ async def test_agent_killed_again_and_again_loses_and_doubles_nothing(
     process: Process, engine: FakeEngine, control_plane: FakeControlPlane
 ) -> None:
     num_sent = 0
-    for generation in range(4):
+    for generation in range(3):
         process.feed_port = 0
         await process.start()
         await until(lambda: engine.num_connections == generation + 1 and engine.is_connected)  # noqa: B023
-        if generation == 2:
+        if generation == 1:
             await control_plane.stop()
         for _ in range(50):
             engine.happen(transfer(f"t{num_sent}"))

@@ -12,16 +12,14 @@ from connector.protocol import (
     AgentHello,
     AgentStatus,
     EngineState,
-    LeaseEnded,
-    LeaseGranted,
     LeaseSnapshot,
-    LeaseState,
     PolicyAck,
     PolicyValues,
     SetPolicy,
     TransferRecorded,
 )
 from tests.connector.agent.conftest import RunAgent
+from tests.connector.agent.disruptions import break_link, restart_engine
 from tests.connector.agent.fake_control_plane import FakeControlPlane
 from tests.connector.agent.fake_engine import FakeEngine
 from tests.connector.agent.feed_client import FeedClient
@@ -64,8 +62,8 @@ async def test_events_are_stored_once_whatever_breaks_in_whatever_order(
     actions: dict[str, Callable[[], Awaitable[None]]] = {
         "control plane stops": control_plane.stop,
         "control plane starts": control_plane.start,
-        "engine restarts": functools.partial(_restart, engine, agent),
-        "engine link breaks": functools.partial(_break_link, engine),
+        "engine restarts": functools.partial(restart_engine, engine, agent),
+        "engine link breaks": functools.partial(break_link, engine),
     }
     await until(lambda: control_plane.is_connected)
     await work()
@@ -81,18 +79,6 @@ async def test_events_are_stored_once_whatever_breaks_in_whatever_order(
     await until(lambda: engine.revision == 11 and router.incarnation == engine.incarnation)
 
 
-async def _restart(engine: FakeEngine, agent: Agent) -> None:
-    await engine.kill()
-    await until(lambda: agent.mirror.state is EngineState.DOWN)
-    await engine.start()
-
-
-async def _break_link(engine: FakeEngine) -> None:
-    num_connections = engine.num_connections
-    engine.drop_connection()
-    await until(lambda: engine.num_connections > num_connections)
-
-
 async def test_batches_are_small_and_of_one_incarnation(
     agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane
 ) -> None:
@@ -101,7 +87,7 @@ async def test_batches_are_small_and_of_one_incarnation(
     for number in range(1200):
         engine.happen(transfer(f"old-{number}"))
     await until(lambda: agent.events.num_pending == 1200)
-    await _restart(engine, agent)
+    await restart_engine(engine, agent)
     await until(lambda: engine.is_connected and agent.mirror.state is EngineState.READY)
     engine.happen(transfer("new"))
     await until(lambda: agent.events.num_pending == 1201)
@@ -169,7 +155,7 @@ async def test_snapshot_follows_each_reconnect_of_the_control_plane_and_of_the_e
     await until(lambda: control_plane.of(LeaseSnapshot))
     assert [lease.lease_id for lease in control_plane.of(LeaseSnapshot)[0].leases] == ["a"]
     control_plane.received.clear()
-    await _break_link(engine)
+    await break_link(engine)
     await until(lambda: control_plane.of(LeaseSnapshot))
     snapshot = control_plane.of(LeaseSnapshot)[-1]
     assert (snapshot.incarnation, len(snapshot.leases)) == ("inc-1", 1)
@@ -193,75 +179,11 @@ async def test_engine_facts_reach_a_control_plane_that_knew_none_before_any_even
     assert control_plane.received.index(with_facts[0]) < kinds.index("LeaseSnapshot") < kinds.index("EventBatch")
 
 
-async def test_leases_of_a_restarted_engine_are_lost_and_said_under_the_old_incarnation(
-    agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane, router: FeedClient
-) -> None:
-    await until(lambda: control_plane.is_connected and engine.is_connected)
-    engine.grant("a")
-    await until(lambda: router.leases)
-    await _restart(engine, agent)
-    await until(lambda: agent.events.num_pending == 0 and router.incarnation == "inc-2")
-    ended = [event for event in control_plane.events if isinstance(event, LeaseEnded)]
-    assert [(event.lease_id, event.state) for event in ended] == [("a", LeaseState.LOST)]
-    assert control_plane.batches[-1].incarnation == "inc-1"
-    assert router.leases == {}
-
-
-async def test_leases_of_a_dead_engine_are_lost_before_any_other_takes_its_place(
-    agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane, router: FeedClient
-) -> None:
-    await until(lambda: control_plane.is_connected and engine.is_connected)
-    engine.grant("a")
-    await until(lambda: router.leases)
-    await engine.kill()
-    await until(lambda: not router.leases)
-    await until(lambda: any(isinstance(event, LeaseEnded) for event in control_plane.events))
-    await until(lambda: control_plane.of(AgentStatus)[-1].state is EngineState.DOWN)
-
-
-async def test_broken_link_to_a_living_engine_loses_no_lease(
-    agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane, router: FeedClient
-) -> None:
-    await until(lambda: control_plane.is_connected and engine.is_connected)
-    engine.grant("a")
-    engine.grant("b")
-    await until(lambda: len(router.leases) == 2)
-    engine.leases.pop("b")
-    await _break_link(engine)
-    await until(lambda: list(router.leases) == ["a"])
-    await until(lambda: agent.events.num_pending == 0)
-    assert not [event for event in control_plane.events if isinstance(event, LeaseEnded)]
-    unseen = [change for change in router.changes if isinstance(change, LeaseEnded)]
-    assert [(ended.lease_id, ended.state, ended.reason) for ended in unseen] == [("b", LeaseState.RELEASED, "unseen")]
-
-
-async def test_lease_list_ends_with_the_first_pong_when_the_engine_announced_too_many(
-    run_agent: RunAgent, engine: FakeEngine, control_plane: FakeControlPlane
-) -> None:
-    engine.announces_too_many = 3
-    async with run_agent():
-        await until(lambda: control_plane.of(LeaseSnapshot))
-    assert control_plane.of(LeaseSnapshot)[0].leases == ()
-
-
-async def test_live_grants_extensions_and_ends_become_events(
-    agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane
-) -> None:
-    await until(lambda: control_plane.of(LeaseSnapshot))
-    granted = engine.grant("a")
-    engine.send(granted)
-    engine.end("a")
-    await until(lambda: len(control_plane.events) == 2)
-    assert control_plane.events[0] == granted.lease
-    assert isinstance(control_plane.events[0], LeaseGranted)
-    assert isinstance(control_plane.events[1], LeaseEnded)
-
-
 async def test_new_engine_acks_the_policy_again(
     agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane
 ) -> None:
     control_plane.policy = SetPolicy(revision=2, values=PolicyValues())
     control_plane.drop_connections()
     await until(lambda: control_plane.of(PolicyAck))
-    await _restart(engine, agent)
+    await restart_engine(engine, agent)
     await until(lambda: len(control_plane.of(PolicyAck)) >= 2)

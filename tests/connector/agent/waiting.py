@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], *, seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
     """Returns as soon as ``condition()`` is true; fails the test when it isn't within ``seconds``."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds
