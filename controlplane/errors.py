@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from redis.exceptions import RedisError
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -79,6 +81,9 @@ def _problem(error: Exception) -> dict[str, Any] | None:
             return problem(404, "There is no such object.")
         case PermissionDenied():
             return problem(403, "This is not allowed with these credentials.")
+        case OperationalError() | InterfaceError() | RedisError():
+            logger.error("event=storage_away error=%r", str(error))
+            return problem(503, "The control plane can't reach its database or Redis; try again.")
         case exceptions.APIException():
             return problem(error.status_code, str(error.detail))
     return None

@@ -8,7 +8,8 @@ from django.utils import timezone
 
 from controlplane.accounts.models import ApiToken, AuditEntry, RouterKey, TokenKind, User
 from controlplane.accounts.secrets import new_secret, sha256_of
-from controlplane.fleet.groups import AGENTS, ROUTERS, announce_fleet_changed, tell_on_commit
+from controlplane.broadcast import broadcast_on_commit
+from controlplane.fleet.groups import AGENTS, ROUTERS, announce_fleet_changed
 
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
@@ -58,7 +59,7 @@ def revoke_token(token: ApiToken, *, actor: str) -> ApiToken:
         after = {"revoked_at": token.revoked_at.isoformat()}
         record_audit(actor=actor, action="revoke", object_kind="token", object_id=token.pk, after=after)
         for group in (AGENTS, ROUTERS):
-            tell_on_commit(group, {"type": "token.revoked", "token_id": str(token.pk)})
+            broadcast_on_commit(group, {"type": "token.revoked", "token_id": str(token.pk)})
     return token
 
 

@@ -8,7 +8,8 @@ from django.db.models import F
 
 from connector.protocol import Direction, TransferOutcome
 from controlplane.accounts.actions import record_audit
-from controlplane.fleet.groups import agent_group, announce_fleet_changed, tell_on_commit
+from controlplane.broadcast import broadcast_on_commit
+from controlplane.fleet.groups import agent_group, announce_fleet_changed
 from controlplane.fleet.models import Engine, Pair
 from controlplane.notify import changed
 
@@ -35,7 +36,7 @@ def _change_engine(name: str, *, actor: str, action: str, **fields: Any) -> Engi
     engine.save(update_fields=list(fields))
     record_audit(actor=actor, action=action, object_kind="engine", object_id=name, before=before, after=fields)
     if "approved" in fields:
-        tell_on_commit(agent_group(engine.pk), {"type": "reconnect", "reason": "approved"})
+        broadcast_on_commit(agent_group(engine.pk), {"type": "reconnect", "reason": "approved"})
     announce_fleet_changed()
     changed("engine", [name])
     return engine

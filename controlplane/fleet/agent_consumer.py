@@ -21,7 +21,7 @@ from controlplane.fleet.commands import settle_operation
 from controlplane.fleet.groups import AGENTS, agent_group
 from controlplane.fleet.ingest import RawEventBatch, ingest_agent_batch, reconcile_agent_leases
 from controlplane.fleet.models import Agent, Engine
-from controlplane.fleet.sockets import PeerConsumer, in_thread
+from controlplane.fleet.sockets import PeerConsumer, in_hello_thread, in_thread
 from controlplane.policy.actions import expect_ack, record_ack
 from controlplane.policy.effective import Scope, engine_scopes
 from controlplane.policy.models import EnforcerKind
@@ -67,37 +67,35 @@ class AgentConsumer(PeerConsumer):
         if reason := self.refusal_of(hello.protocol, hello.engine_name):
             await self.refuse(reason)
             return
-        agent = await in_thread(self.register, hello)
-        self.engine_id = agent.engine_id
-        self.greeted(hello.engine_name)
-        self.approved = agent.engine.approved
-        self.incarnation = agent.engine.incarnation
         # Joined before the policy is read: a revision published in between is told twice rather than never.
-        await self.channel_layer.group_send(
-            agent_group(agent.engine_id), {"type": "replaced", "connection": self.channel_name}
-        )
-        await self.channel_layer.group_add(agent_group(agent.engine_id), self.channel_name)
         await self.channel_layer.group_add(AGENTS, self.channel_name)
+        agent, policy = await in_hello_thread(self.enroll, hello)
+        own_group = agent_group(agent.engine_id)
+        await self.channel_layer.group_send(own_group, {"type": "replaced", "connection": self.channel_name})
+        await self.channel_layer.group_add(own_group, self.channel_name)
         await self.say(
             Welcome(protocol=PROTOCOL_VERSION, committed_sequence=agent.committed_sequence, approved=self.approved)
         )
-        await self.tell_policy_anew()
+        if policy:
+            await self.tell(policy)
 
-    def register(self, hello: AgentHello) -> Agent:
-        return liveness.register_agent(hello, connection=self.channel_name, auto_approve=self.token.auto_approve)
+    def enroll(self, hello: AgentHello) -> tuple[Agent, SetPolicy | None]:
+        agent = liveness.register_agent(hello, connection=self.channel_name, auto_approve=self.token.auto_approve)
+        self.engine_id = agent.engine_id
+        self.approved, self.incarnation = agent.engine.approved, agent.engine.incarnation
+        self.greeted(hello.engine_name)
+        return agent, self.resolve_policy(agent.engine) if self.approved else None
 
-    async def tell_policy_anew(self) -> None:
-        """After a hello or a restart of the engine: it has to confirm again, whatever it confirmed before."""
-        if self.approved:
-            await self.tell(await in_thread(self.resolve_policy))
-
-    def resolve_policy(self) -> SetPolicy:
+    def resolve_policy(self, engine: Engine) -> SetPolicy:
+        """What holds for the engine now; it has to confirm it, whatever it confirmed before."""
         book = current_book()
-        engine = Engine.objects.get(name=self.peer_name)
         self.scopes = engine_scopes(name=engine.name, model=engine.model, role=engine.role)
         values = book.effective(*self.scopes)
         expect_ack(kind=EnforcerKind.ENGINE, enforcer=self.peer_name, revision=book.number, values=values)
         return SetPolicy(revision=book.number, values=values)
+
+    def resolve_policy_anew(self) -> SetPolicy:
+        return self.resolve_policy(Engine.objects.get(name=self.peer_name))
 
     async def tell_policy(self, key: RevisionKey) -> None:
         """A new revision. The first socket of a process reads it, the others find it: no query each for thousands."""
@@ -121,7 +119,8 @@ class AgentConsumer(PeerConsumer):
             await self.hello_again("the engine was given up, or another connection speaks for it")
         elif status.incarnation and status.incarnation != self.incarnation:
             self.incarnation = status.incarnation
-            await self.tell_policy_anew()
+            if self.approved:
+                await self.tell(await in_thread(self.resolve_policy_anew))
         elif key := await in_thread(recent_key):
             await self.tell_policy(key)
 
@@ -150,9 +149,9 @@ class AgentConsumer(PeerConsumer):
             await self.hello_again("another connection speaks for this engine")
 
     async def disconnect(self, code: int) -> None:
+        await self.channel_layer.group_discard(AGENTS, self.channel_name)
         if self.peer_name:
             await self.channel_layer.group_discard(agent_group(self.engine_id), self.channel_name)
-            await self.channel_layer.group_discard(AGENTS, self.channel_name)
         await super().disconnect(code)
 
     def note_disconnect(self) -> None:

@@ -10,8 +10,9 @@ from django.utils import timezone
 from connector.protocol import Command, CommandDone, ExtendLease, ReleaseLease
 from controlplane import mailbox
 from controlplane.accounts.actions import record_audit
+from controlplane.broadcast import broadcast
 from controlplane.errors import ConflictError
-from controlplane.fleet.groups import agent_group, tell
+from controlplane.fleet.groups import agent_group
 from controlplane.fleet.models import Engine, Operation, OperationState
 from controlplane.identity import uuid7
 from controlplane.notify import changed
@@ -42,7 +43,8 @@ def send_command(
     if not created:
         return operation
     command = Command(deadline_seconds=deadline_seconds, body=body)
-    tell(agent_group(engine.pk), {"type": "command.send", "frame": msgspec.json.encode(command).decode()})
+    message = {"type": "command.send", "frame": msgspec.json.encode(command).decode()}
+    broadcast([(agent_group(engine.pk), message)])
     mailbox.wait(operation.pk, deadline_seconds)
     _note_deadline(operation.pk)
     operation.refresh_from_db()

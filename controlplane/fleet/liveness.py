@@ -48,8 +48,8 @@ def register_agent(hello: AgentHello, *, connection: str, auto_approve: bool) ->
     )
     if created:
         logger.info("event=engine_enrolled engine=%s approved=%s", engine.name, engine.approved)
-    elif auto_approve and not engine.approved:
-        engine.approved = True
+    before = () if created else _as_routers_see(engine)
+    engine.approved = engine.approved or auto_approve
     engine.engine_url, engine.feed_url = hello.engine_url, hello.feed_url
     engine.reported_state = State.READY if hello.engine else State.DOWN
     if hello.engine:
@@ -57,10 +57,16 @@ def register_agent(hello: AgentHello, *, connection: str, auto_approve: bool) ->
     engine.last_seen_at = timezone.now()
     _save(engine)
     agent = _take_over(engine, hello, connection)
-    announce_fleet_changed()
+    if before != _as_routers_see(engine):
+        announce_fleet_changed()
     changed("engine", [engine.name])
     changed("agent", [engine.name])
     return agent
+
+
+def _as_routers_see(engine: Engine) -> tuple[object, ...]:
+    fields = (engine.state, engine.role, engine.model, engine.incarnation, engine.engine_url, engine.feed_url)
+    return (*fields, engine.draining)
 
 
 def _take_over(engine: Engine, hello: AgentHello, connection: str) -> Agent:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
@@ -30,6 +31,16 @@ HELLO_SECONDS = 10.0
 CLOSE_POLICY_VIOLATION = 1008
 CLOSE_TOO_BIG = 1009
 CLOSE_TRY_AGAIN = 1013
+
+
+HELLO_THREADS = ThreadPoolExecutor(2, thread_name_prefix="hello")
+"""Of all sockets together: when thousands come back at once, the heartbeats of those that are in must not wait."""
+
+
+async def in_hello_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Like ``in_thread``, for the work of a hello."""
+    run: Callable[P, Awaitable[T]] = database_sync_to_async(function, thread_sensitive=False, executor=HELLO_THREADS)
+    return await run(*args, **kwargs)
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,6 +96,7 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 return
             logger.warning("event=frame_skipped kind=%s peer=%s error=%s", self.token_kind, self.peer_name, error)
             return
+        self._stop_waiting()
         await self.handle(frame)
 
     async def dispatch(self, message: dict[str, Any]) -> None:
@@ -106,6 +118,8 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     def greeted(self, name: str) -> None:
         """The hello was accepted; from here on the peer has a name."""
         self.peer_name = name
+
+    def _stop_waiting(self) -> None:
         if self._hello_timer:
             self._hello_timer.cancel()
 
@@ -147,8 +161,7 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def disconnect(self, code: int) -> None:
         self._is_closed = True
-        if self._hello_timer:
-            self._hello_timer.cancel()
+        self._stop_waiting()
         if self.peer_name:
             await in_thread(self.note_disconnect)
 

@@ -12,8 +12,9 @@ from django.utils import timezone
 from connector.protocol import PolicyAck as AckMessage
 from connector.protocol import PolicyPatch, PolicyValues
 from controlplane.accounts.actions import record_audit
+from controlplane.broadcast import broadcast_on_commit
 from controlplane.errors import ConflictError, FieldError, InvalidInputError, field_error
-from controlplane.fleet.groups import AGENTS, ROUTERS, tell_on_commit
+from controlplane.fleet.groups import AGENTS, ROUTERS
 from controlplane.fleet.selectors import connected_routers, enforcing_engines
 from controlplane.notify import changed
 from controlplane.policy import selectors
@@ -99,7 +100,7 @@ def _append(
     )
     _expect_acks(revision)
     for group in (AGENTS, ROUTERS):
-        tell_on_commit(group, selectors.RevisionKey(revision.number, revision.created_at).message())
+        broadcast_on_commit(group, selectors.RevisionKey(revision.number, revision.created_at).message())
     changed("policy", [revision.number])
     logger.info("event=policy_published revision=%d scope=%s author=%s", revision.number, scope, author)
     return revision
@@ -129,12 +130,18 @@ def expect_ack(*, kind: EnforcerKind, enforcer: str, revision: int, values: Poli
     """Notes that an enforcer is told ``revision`` after a connect or a restart: it has to confirm, or confirm again."""
     if not revision:
         return
-    told = {"expected": msgspec.to_builtins(values), "sent_at": timezone.now()}
-    PolicyAck.objects.update_or_create(
+    told = PolicyAck(
         revision_id=revision,
         kind=kind,
         enforcer=enforcer,
-        defaults={**told, "values": None, "acked_at": None, "unsupported_fields": []},
+        expected=msgspec.to_builtins(values),
+        sent_at=timezone.now(),
+    )
+    PolicyAck.objects.bulk_create(
+        [told],
+        update_conflicts=True,
+        unique_fields=["revision", "kind", "enforcer"],
+        update_fields=["expected", "sent_at", "values", "acked_at", "unsupported_fields"],
     )
     changed("ack", [enforcer])
 

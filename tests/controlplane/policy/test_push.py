@@ -145,7 +145,7 @@ async def test_lost_push_is_made_up_for_by_the_next_heartbeat(
 ) -> None:
     async with agent_socket(server_url, agent_secret) as agent:
         await enrolled(agent)
-        monkeypatch.setattr("controlplane.policy.actions.tell_on_commit", lambda group, message: None)
+        monkeypatch.setattr("controlplane.policy.actions.broadcast_on_commit", lambda group, message: None)
         await ask(lambda: publish_policy(scope="fleet", values={"trace_sampling": 0.5}, author="test"))
         beating = asyncio.create_task(_beat(agent))
         assert (await agent.next_of(SetPolicy)).values.trace_sampling == 0.5
