@@ -275,3 +275,5 @@ def test_an_idle_engine_lets_nixl_serve_its_peers(bench: WorkerBench, monkeypatc
     bench.clock.now += 1000
     BackhaulWorker(None, "own-boot", None, structs.replace(OPTIONS, idle_poll_ms=1e-6))
     assert has_run.wait(WAIT_SECONDS)
+    for thread in [thread for thread in threading.enumerate() if thread.name == "backhaul-progress"]:
+        thread.join(WAIT_SECONDS)

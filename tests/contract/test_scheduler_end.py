@@ -1,0 +1,299 @@
+"""From the end of a pull to the end of a lease, on vLLM's own scheduler half: told once, and nothing left behind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from vllm.v1.request import Request, RequestStatus
+
+from connector.engine import fence, guards
+from connector.engine.matcher import LegMatcher
+from connector.engine.metadata import RankTransfer, WorkerReport
+from connector.engine.offers import FenceWord, KvOffer
+from connector.protocol import (
+    Decision,
+    LeaseEnded,
+    LeaseOffer,
+    LeaseState,
+    LegDecided,
+    PolicyPatch,
+    Role,
+    TransferOutcome,
+    TransferRecorded,
+)
+from tests.connector.engine.builders import FLEET_KEY, an_envelope
+from tests.contract.scheduler_bench import AS_DECODE, FENCE_ADDRESS, SchedulerBench, offered_by
+from tests.contract.test_scheduler_arrival import explode
+
+HISTORY = list(range(12))
+
+
+@pytest.fixture(autouse=True)
+def _clean_counter() -> None:
+    guards.num_contained.clear()
+
+
+@pytest.fixture
+def prefill(tmp_path: Path) -> SchedulerBench:
+    (tmp_path / "p").mkdir()
+    return SchedulerBench(tmp_path / "p", is_prefill=True)
+
+
+@pytest.fixture
+def decode(tmp_path: Path) -> SchedulerBench:
+    (tmp_path / "d").mkdir()
+    return SchedulerBench(tmp_path / "d", is_prefill=False)
+
+
+def pulling(prefill: SchedulerBench, decode: SchedulerBench) -> Request:
+    """A prefill request whose pull of 12 tokens is under way."""
+    request = prefill.arrive([*HISTORY, 1], an_envelope(), offered_by(decode, HISTORY))
+    assert prefill.allocate(request) == 12
+    prefill.orders()
+    return request
+
+
+def a_rank(outcome: str, reason: str = "") -> RankTransfer:
+    return RankTransfer("req-1", outcome, reason, 500, 6, 1.0, 20.0, 25.0)
+
+
+def on_decode(decode: SchedulerBench, **envelope: Any) -> Request:
+    request = decode.arrive(HISTORY, an_envelope(leg=Role.DECODE, **envelope), **AS_DECODE)
+    decode.allocate(request)
+    decode.orders()
+    return request
+
+
+# ---------------------------------------------------------------- the end of a pull
+
+
+def test_a_completed_pull_is_one_transfer_and_one_decision(prefill: SchedulerBench, decode: SchedulerBench) -> None:
+    pulling(prefill, decode)
+    prefill.results(WorkerReport(transfers=[a_rank("completed")]), finished_recving={"req-1"})
+    (transfer,) = prefill.events(TransferRecorded)
+    assert (transfer.outcome, transfer.num_tokens, transfer.num_bytes) == (TransferOutcome.COMPLETED, 12, 500)
+    assert (transfer.source_engine, transfer.target_engine) == ("d-0", "p-0")
+    assert (prefill.decided().decision, prefill.decided().num_pulled_tokens) == (Decision.PULLED, 12)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "decision"),
+    [
+        ("failed", Decision.TRANSFER_FAILED),
+        ("timeout", Decision.TIMEOUT),
+        ("fenced", Decision.EXPIRED),
+    ],
+)
+def test_any_other_end_recomputes_with_its_reason(
+    prefill: SchedulerBench, decode: SchedulerBench, outcome: str, decision: Decision
+) -> None:
+    request = pulling(prefill, decode)
+    report = WorkerReport(transfers=[a_rank(outcome, "why")])
+    prefill.results(report, finished_recving={"req-1"}, failed_recving={"req-1"})
+    assert (prefill.decided().decision, prefill.decided().num_pulled_tokens) == (decision, 0)
+    assert prefill.events(TransferRecorded)[0].reason == "why"
+    assert prefill.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+
+
+def test_a_pull_whose_client_left_is_still_recorded(prefill: SchedulerBench, decode: SchedulerBench) -> None:
+    request = pulling(prefill, decode)
+    prefill.finish(request, status=RequestStatus.FINISHED_ABORTED)
+    prefill.results(WorkerReport(transfers=[a_rank("completed")]), finished_recving={"req-1"})
+    assert len(prefill.events(TransferRecorded)) == len(prefill.events(LegDecided)) == 1
+    assert prefill.leftovers() == []
+
+
+def test_an_exception_after_a_step_is_contained(prefill: SchedulerBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill.scheduler.transfers, "note", explode)
+    prefill.results(WorkerReport(transfers=[a_rank("completed")]))
+    assert guards.num_contained["_after_step"] == 1
+
+
+# ---------------------------------------------------------------- quarantine
+
+
+def test_a_late_pulls_blocks_are_held_before_vllm_frees_them(prefill: SchedulerBench, decode: SchedulerBench) -> None:
+    pulling(prefill, decode)
+    report = WorkerReport(transfers=[a_rank("timeout")], quarantined=["req-1"])
+    prefill.results(report, finished_recving={"req-1"}, failed_recving={"req-1"})
+    assert (prefill.cache.touched, prefill.cache.freed) == ([40, 41, 42, 43], [])
+    assert prefill.scheduler.has_pending_push_work()
+    prefill.results(WorkerReport(ended=["req-1"]))
+    assert prefill.cache.freed == [43, 42, 41, 40]
+    assert not prefill.scheduler.has_pending_push_work()
+
+
+def test_a_pull_that_failed_in_time_holds_nothing(prefill: SchedulerBench, decode: SchedulerBench) -> None:
+    pulling(prefill, decode)
+    prefill.results(WorkerReport(transfers=[a_rank("failed")]), finished_recving={"req-1"}, failed_recving={"req-1"})
+    assert (prefill.cache.touched, prefill.scheduler.has_pending_push_work()) == ([], False)
+
+
+# ---------------------------------------------------------------- prefill's handoff
+
+
+def test_prefill_answers_with_its_offer_and_nothing_else(prefill: SchedulerBench) -> None:
+    request = prefill.arrive(HISTORY[:10], an_envelope())
+    prefill.allocate(request)
+    is_kept, answer = prefill.finish(request)
+    assert is_kept
+    assert answer is not None
+    assert set(answer) == {"backhaul"}
+    assert set(answer["backhaul"]) == {"offer", "decision", "num_pulled_tokens", "lease_id"}
+    assert answer["backhaul"]["decision"] is Decision.NO_PLACEMENT
+    offer = FLEET_KEY.verify("offer", answer["backhaul"]["offer"], KvOffer)
+    assert (offer.num_tokens, offer.block_ids, offer.expires_at_source) == (10, ((40, 41, 42),), None)
+    assert offer.lease_id == answer["backhaul"]["lease_id"]
+    assert list(prefill.metadata().reqs_to_send) == ["req-1"]
+
+
+def test_prefill_tells_how_its_own_pull_went(prefill: SchedulerBench, decode: SchedulerBench) -> None:
+    request = pulling(prefill, decode)
+    prefill.results(WorkerReport(transfers=[a_rank("completed")]), finished_recving={"req-1"})
+    _, answer = prefill.finish(request)
+    assert answer is not None
+    assert (answer["backhaul"]["decision"], answer["backhaul"]["num_pulled_tokens"]) == (Decision.PULLED, 12)
+
+
+def test_a_handoff_goes_on_while_reuse_is_off(prefill: SchedulerBench) -> None:
+    policy = structs.replace(prefill.options.policy, bidirectional_kv_xfer=False, decoder_kv_blocks_ttl=0)
+    prefill.scheduler.live_policy.set(1, policy)
+    request = prefill.arrive(HISTORY, an_envelope())
+    prefill.allocate(request)
+    assert prefill.finish(request)[0]
+    assert prefill.decided().decision is Decision.DISABLED
+
+
+def test_a_stock_peer_is_served_as_vllm_does(prefill: SchedulerBench) -> None:
+    request = prefill.arrive(HISTORY, None)
+    prefill.allocate(request)
+    is_kept, answer = prefill.finish(request)
+    assert is_kept
+    assert answer is not None
+    assert (answer["remote_engine_id"], answer["remote_block_ids"]) == ("own-boot", ([40, 41, 42],))
+    prefill.results(finished_sending={"req-1"})
+    assert (prefill.leftovers(), prefill.sent) == ([], [])
+
+
+# ---------------------------------------------------------------- decode's lease
+
+
+def test_decode_leases_what_it_computed_and_publishes_it_beside_the_answer(decode: SchedulerBench) -> None:
+    request = on_decode(decode, chain=("c1",))
+    is_kept, answer = decode.finish(request, reply=[60, 61, 62])
+    assert (is_kept, answer) == (True, None)
+    (message,) = decode.messages(LeaseOffer)
+    assert (message.lease.num_tokens, message.lease.num_blocks, message.chain) == (14, 4, ("c1",))
+    assert message.lease.num_bytes == 4 * 2 * 2 * BLOCK_BYTES
+    offer = FLEET_KEY.verify("offer", message.offer, KvOffer)
+    slot, generation = decode.scheduler._slots._held["req-1"]
+    assert offer.fence_words == (FenceWord(0, FENCE_ADDRESS + 8 * slot),)
+    assert offer.fence_generation == generation
+    metadata = decode.metadata()
+    assert list(metadata.reqs_to_send) == metadata.orders.kept_requests == ["req-1"]
+
+
+BLOCK_BYTES = 4 * 8 * 4
+"""Of one layer's keys: tokens of a block, head size, bytes of a float."""
+
+
+def test_tokens_without_kv_are_never_offered(decode: SchedulerBench) -> None:
+    """With speculative or asynchronous scheduling ``num_computed_tokens`` may run ahead of the tokens."""
+    request = on_decode(decode)
+    request.append_output_token_ids([60, 61])
+    request.num_computed_tokens = 20
+    request.status = RequestStatus.FINISHED_STOPPED
+    assert decode.scheduler.request_finished(request, ([40, 41, 42, 43],))[0]
+    assert decode.messages(LeaseOffer)[0].lease.num_tokens == 13
+
+
+def test_a_lease_that_ended_gives_back_its_slot_and_is_told(decode: SchedulerBench) -> None:
+    decode.finish(on_decode(decode))
+    decode.results(WorkerReport(expired=["req-1"], reads=["req-1"]), finished_sending={"req-1"})
+    (ended,) = decode.events(LeaseEnded)
+    assert (ended.state, ended.reason, ended.num_reads) == (LeaseState.EXPIRED, "ttl", 1)
+    assert decode.leftovers() == []
+
+
+def finish_aborted(bench: SchedulerBench) -> None:
+    bench.finish(on_decode(bench), status=RequestStatus.FINISHED_ABORTED)
+
+
+def finish_without_ttl(bench: SchedulerBench) -> None:
+    bench.scheduler.live_policy.set(1, structs.replace(bench.options.policy, decoder_kv_blocks_ttl=0))
+    bench.finish(on_decode(bench))
+
+
+def finish_without_reuse(bench: SchedulerBench) -> None:
+    bench.scheduler.live_policy.set(1, structs.replace(bench.options.policy, bidirectional_kv_xfer=False))
+    bench.finish(on_decode(bench))
+
+
+def finish_against_its_sessions_policy(bench: SchedulerBench) -> None:
+    bench.finish(on_decode(bench, policy=PolicyPatch(decoder_kv_blocks_ttl=0)))
+
+
+def finish_before_the_handshake_is_up(bench: SchedulerBench) -> None:
+    bench.scheduler.factory.fence_address_of_rank.clear()
+    bench.finish(on_decode(bench))
+
+
+def finish_without_an_envelope(bench: SchedulerBench) -> None:
+    request = bench.arrive(HISTORY, None, **AS_DECODE)
+    bench.allocate(request)
+    bench.finish(request)
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        finish_aborted,
+        finish_without_ttl,
+        finish_without_reuse,
+        finish_against_its_sessions_policy,
+        finish_before_the_handshake_is_up,
+        finish_without_an_envelope,
+    ],
+)
+def test_without_a_lease_decode_keeps_no_blocks_and_drops_the_word(decode: SchedulerBench, finish: Any) -> None:
+    finish(decode)
+    metadata = decode.metadata()
+    assert (metadata.reqs_to_send, metadata.orders.kept_requests) == ({}, [])
+    assert metadata.reqs_not_processed == {"req-1"}
+    assert metadata.orders.dropped_words == ([] if finish is finish_without_an_envelope else ["req-1"])
+    assert decode.messages(LeaseOffer) == []
+    assert decode.leftovers() == []
+
+
+def test_without_a_free_fence_slot_there_is_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fence, "NUM_LEASE_WORDS", 0)
+    decode = SchedulerBench(tmp_path, is_prefill=False)
+    assert decode.finish(on_decode(decode)) == (False, None)
+    assert decode.leftovers() == []
+
+
+def test_an_exception_at_the_end_means_no_lease(decode: SchedulerBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = on_decode(decode)
+    monkeypatch.setattr(LegMatcher, "digest", explode)
+    assert decode.finish(request) == (False, None)
+    assert guards.num_contained["request_finished"] == 1
+    assert decode.leftovers() == []
+
+
+# ---------------------------------------------------------------- never scheduled
+
+
+def test_a_request_aborted_in_the_queue_lets_prefill_free(prefill: SchedulerBench, decode: SchedulerBench) -> None:
+    request = decode.arrive(HISTORY, an_envelope(leg=Role.DECODE), offered_by(prefill, HISTORY), **AS_DECODE)
+    assert decode.finish(request, status=RequestStatus.FINISHED_ABORTED) == (False, None)
+    received = decode.metadata().reqs_to_recv["req-1"]
+    assert (received.local_block_ids, received.awaiting_kvs) == ([], False)
+    assert decode.leftovers() == []
+
+
+def test_a_request_aborted_in_the_queue_without_an_offer_notifies_nobody(decode: SchedulerBench) -> None:
+    request = decode.arrive(HISTORY, an_envelope(leg=Role.DECODE), **AS_DECODE)
+    assert decode.finish(request, status=RequestStatus.FINISHED_ABORTED) == (False, None)
+    assert decode.metadata().reqs_to_recv == {}
+    assert decode.leftovers() == []
