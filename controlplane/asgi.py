@@ -9,13 +9,15 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
+from controlplane.telemetry import start_telemetry
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings.production")
+start_telemetry()  # adds a middleware, so it comes before the handler that reads them
 http_application = get_asgi_application()  # sets Django up: the imports below need it
 
 import controlplane.urls  # noqa: E402, F401 - a door that can't be imported shows at start, not at the first request
 from controlplane.dashboard.routing import websocket_urlpatterns as dashboard_patterns  # noqa: E402
 from controlplane.fleet.routing import websocket_urlpatterns as fleet_patterns  # noqa: E402
-from controlplane.telemetry import start_telemetry  # noqa: E402
 
 
 async def refuse(scope: Any, receive: Any, send: Any) -> Any:
@@ -37,4 +39,3 @@ application = ProtocolTypeRouter(
         ),
     }
 )
-start_telemetry()

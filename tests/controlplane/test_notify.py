@@ -72,19 +72,3 @@ async def test_many_ids_are_told_in_bounded_messages(listener: Listener) -> None
 def test_unknown_kind_is_a_fault_of_the_caller() -> None:
     with pytest.raises(ValueError, match="weather"):
         changed("weather", ["sunny"])
-
-
-async def test_layer_that_is_down_does_not_undo_the_work(settings: Any) -> None:
-    settings.CHANNEL_LAYERS = {
-        "default": {
-            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-            "CONFIG": {"hosts": ["redis://127.0.0.1:1/0"]},
-        }
-    }
-
-    @transaction.atomic
-    def work() -> str:
-        changed("turn", ["a"])
-        return "done"
-
-    assert await ask(work) == "done"
