@@ -24,6 +24,7 @@ def prepare(options: Options, console: Console) -> None:
     """Everything that ``up`` needs but doesn't start; the two environments are made side by side."""
     console.say(f"checks: {preflight.check_machine(options)}")
     options.layout.create()
+    virtualenvs.prepare_torch(options, console)
     with ThreadPoolExecutor(max_workers=1) as pool:
         engine_side = pool.submit(_prepare_engine_side, options, console)
         virtualenvs.prepare_main(options, console)

@@ -4,10 +4,12 @@ vLLM pins much of what it imports, so the engines have an environment of their o
 its CPU build has a version (``+cpu``) that the usual index doesn't carry.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,10 +24,12 @@ UNWANTED_BESIDE_TORCH = ("torchvision", "torchaudio", "torchcodec")
 
 INSTALL = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install")
 STAMP = "backhaul-stamp"
+MAIN_LOCK = "requirements/main.txt"
+ENGINE_LOCK = "requirements/engine-cpu.txt"
 
 
 def prepare_main(options: Options, console: Console) -> None:
-    lock = options.layout.root / "requirements" / "main.txt"
+    lock = options.layout.root / MAIN_LOCK
     environment = Virtualenv(options, options.layout.main_venv, lock)
     if environment.is_current():
         return
@@ -35,17 +39,30 @@ def prepare_main(options: Options, console: Console) -> None:
         environment.finish()
 
 
-def prepare_engine(options: Options, console: Console) -> None:
-    lock = options.layout.root / "requirements" / "engine-cpu.txt"
-    environment = Virtualenv(options, options.layout.engine_venv, lock)
+def prepare_torch(options: Options, console: Console) -> None:
+    """First of all, so that a machine that finds no CPU build is told so within seconds."""
+    environment = _engine_environment(options)
     if environment.is_current():
         return
-    with console.step("environment .venv-engine", "installing torch and vLLM for CPU, about 4 GB"):
+    with console.step("environment .venv-engine", f"installing {TORCH}"):
         environment.create()
         install_torch(environment, options.torch_index_url)
+
+
+def prepare_engine(options: Options, console: Console) -> None:
+    """After ``prepare_torch``."""
+    environment = _engine_environment(options)
+    if environment.is_current():
+        return
+    lock = options.layout.root / ENGINE_LOCK
+    with console.step("environment .venv-engine", "installing vLLM for CPU and NIXL, about 4 GB"):
         environment.install("--require-hashes", "--no-deps", "--requirement", lock)
         environment.run("-m", "pip", "--quiet", "uninstall", "--yes", *UNWANTED_BESIDE_TORCH)
         environment.finish()
+
+
+def _engine_environment(options: Options) -> "Virtualenv":
+    return Virtualenv(options, options.layout.engine_venv, options.layout.root / ENGINE_LOCK)
 
 
 class Virtualenv:
@@ -57,7 +74,7 @@ class Virtualenv:
         self.python = folder / "bin" / "python"
         self._root = root
         self._log = options.layout.log(f"setup-{folder.name.lstrip('.')}")
-        self._digest = digest_of([lock, root / "pyproject.toml"], str(root))
+        self._digest = digest_of([lock], project_metadata(root), str(root))
 
     def is_current(self) -> bool:
         return is_current(self.folder / STAMP, self._digest) and self._works()
@@ -103,6 +120,12 @@ def install_torch(environment: Virtualenv, index_url: str) -> None:
             f"no CPU build of torch ({TORCH}) was found for Python {sys.version_info.major}.{sys.version_info.minor}; "
             "set BACKHAUL_TORCH_INDEX_URL to a package index that has it, such as PyTorch's own index of CPU wheels."
         ) from None
+
+
+def project_metadata(root: Path) -> str:
+    """The parts of pyproject.toml that an installation depends on, not the settings of its tools."""
+    parsed = tomllib.loads((root / "pyproject.toml").read_text())
+    return json.dumps([parsed["build-system"], parsed["project"]], sort_keys=True)
 
 
 def child_environment() -> dict[str, str]:
