@@ -166,7 +166,8 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
 
     def _wait_if_idle(self, scheduler_output: Any) -> None:
         has_work = scheduler_output.total_num_scheduled_tokens or self._reqs_need_recv or self._reqs_need_send
-        if has_work or self.transfers.is_waiting or self.control.has_orders or not len(self.control.table):
+        holds_blocks = len(self.control.table) or len(self.quarantine)
+        if has_work or self.transfers.is_waiting or self.control.has_orders or not holds_blocks:
             return
         self._idle_wait.wait()
 
