@@ -24,6 +24,9 @@ class Backoff:
         self._ceiling = self._first
 
 
+MAX_TOPICS = 256
+
+
 class Occasionally:
     """Lets a repeated complaint through at once and then at most once per ``interval`` seconds and topic."""
 
@@ -37,5 +40,7 @@ class Occasionally:
         last = self._last.get(topic)
         if last is not None and now - last < self._interval:
             return False
+        if len(self._last) >= MAX_TOPICS:
+            self._last.clear()
         self._last[topic] = now
         return True

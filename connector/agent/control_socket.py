@@ -24,9 +24,14 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 
 class ControlTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. ``probe``: websocket pings, which find a control plane that is frozen or gone without a word."""
+    """Seconds. ``probe``: websocket pings, which find a control plane that is frozen or gone without a word.
+
+    ``stable_after``: a connection that lived this long resets the back-off, so that a peer that closes each one at once
+    isn't called in a tight loop.
+    """
 
     handshake: float = 10.0
+    stable_after: float = 5.0
     probe: float = 10.0
     commit_timeout: float = 30.0
     first_retry: float = 0.5
@@ -80,24 +85,28 @@ class ControlSocket:
 
     async def run(self, session: aiohttp.ClientSession) -> None:
         backoff = Backoff(self._timing.first_retry, self._timing.longest_retry)
+        clock = asyncio.get_running_loop().time
         while True:
+            started = clock()
             try:
-                await self._connect(session, backoff)
+                await self._connect(session)
                 continue
             except aiohttp.WSServerHandshakeError as error:
                 self._complain(_handshake_failure(error.status))
             except (aiohttp.ClientError, OSError, ConversationError) as error:
                 self._complain(str(error) or type(error).__name__)
+            if clock() - started > self._timing.stable_after:
+                backoff.reset()
             await asyncio.sleep(backoff.next_delay())
 
-    async def _connect(self, session: aiohttp.ClientSession, backoff: Backoff) -> None:
+    async def _connect(self, session: aiohttp.ClientSession) -> None:
         """One connection from handshake to its end: an exception, unless the next boot's events are due."""
         async with asyncio.timeout(self._timing.handshake):
             socket = await session.ws_connect(
                 self._url, headers=self._headers, heartbeat=self._timing.probe, max_msg_size=MAX_FRAME_BYTES
             )
         try:
-            await self._converse(socket, backoff)
+            await self._converse(socket)
         finally:
             if self._conversation is not None:
                 logger.info("control_disconnected url=%s close_code=%s", self._url, socket.close_code)
@@ -106,14 +115,13 @@ class ControlSocket:
                 # A frozen peer never answers the close frame; leaving the block drops the connection.
                 await asyncio.wait_for(socket.close(), 1.0)
 
-    async def _converse(self, socket: aiohttp.ClientWebSocketResponse, backoff: Backoff) -> None:
+    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         hello = self._facts.hello()
         async with asyncio.timeout(self._timing.handshake):
             await send(socket, hello)
             welcome = await receive_welcome(socket)
         if abs(welcome.protocol - PROTOCOL_VERSION) > 1:
             raise ConversationError(f"it speaks protocol {welcome.protocol}, this agent {PROTOCOL_VERSION}")
-        backoff.reset()
         logger.info("control_connected url=%s approved=%s", self._url, welcome.approved)
         self._facts.connection_opened()
         self._events.committed(hello.boot, welcome.committed_sequence)

@@ -14,6 +14,8 @@ MAX_LINK_PATH_BYTES = 107
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
+
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 DESCRIPTION = """The agent speaks for one vLLM engine: it hands live policy and commands to the engine, sends its events
@@ -104,6 +106,8 @@ def read_options(arguments: Sequence[str], environ: Mapping[str, str]) -> Option
     controlplane_url = _url("controlplane-url", raw, ("http", "https"))
     feed_port = _feed_port(raw, engine_url)
     raw.setdefault("otlp-endpoint", f"{controlplane_url}/v1/traces")
+    if "feed-url" not in raw and raw["feed-host"] in EVERY_ADDRESS:
+        raise ConfigurationError("--feed-url is needed when the feed listens on every address: routers are told it.")
     name = _engine_name(raw)
     return Options(
         controlplane_url=controlplane_url,

@@ -8,6 +8,7 @@ duplicate of any of them.
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,9 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from connector.agent.backoff import Occasionally
 from connector.agent.spool import Spool, SpooledEvent
 from connector.framing import HEADER_BYTES, encode_frame
 from connector.protocol import Event, EventBatch, NumberedEvent, TransferRecorded
+
+logger = logging.getLogger(__name__)
 
 
 class BufferLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +67,7 @@ class EventBuffer:
         self._num_bytes = 0
         self._num_sent = 0
         self._sequence = 0
+        self._complaints = Occasionally()
         for item in spool.load():
             event = item.event
             frame = encode_frame(event)
@@ -135,6 +140,8 @@ class EventBuffer:
         while len(self._pending) > self._limits.max_events or self._num_bytes > self._limits.max_bytes:
             self._pop()
             self.num_dropped += 1
+            if self._complaints.allows("dropped"):
+                logger.error("events_dropped num_dropped=%d num_pending=%d", self.num_dropped, len(self._pending))
 
     def _pop(self) -> None:
         pending = self._pending.popleft()

@@ -132,14 +132,14 @@ class SpanExport:
             ) as response:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._complain(f"{type(error).__name__} {error}")
+            self._complain(f"{type(error).__name__} {error}", len(spans))
             return Verdict.AGAIN
         if 200 <= status < 300:
             return Verdict.ACCEPTED
-        self._complain(f"HTTP {status}")
+        self._complain(f"HTTP {status}", len(spans))
         return Verdict.HOPELESS if status in HOPELESS_STATUSES else Verdict.AGAIN
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, reason: str, num_spans: int) -> None:
         if self._complaints.allows(reason):
-            message = "span_export_failed endpoint=%s reason=%s num_waiting=%d"
-            logger.warning(message, self._endpoint, reason, len(self._queue))
+            message = "span_export_failed endpoint=%s reason=%r num_spans=%d num_waiting=%d"
+            logger.warning(message, self._endpoint, reason, num_spans, len(self._queue))

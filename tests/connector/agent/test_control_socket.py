@@ -1,6 +1,7 @@
 """The agent's door to the control plane: tokens, refusals, approval, commands, and a peer that hangs."""
 
 import asyncio
+import itertools
 import logging
 
 import msgspec
@@ -217,3 +218,18 @@ async def test_command_that_the_engine_took_with_it_fails_at_once(
     await engine.kill()
     await until(lambda: control_plane.of(CommandDone))
     assert control_plane.of(CommandDone)[0].detail == "the link broke before the engine answered"
+
+
+async def test_control_plane_that_closes_every_connection_is_called_ever_more_seldom(
+    run_agent: RunAgent, control_plane: FakeControlPlane
+) -> None:
+    timing = ControlTiming(first_retry=0.05, longest_retry=60.0)
+    async with run_agent(msgspec.structs.replace(FAST, control=timing)) as agent:
+        welcomed_at: list[float] = []
+        for _ in range(4):
+            await until(lambda: agent.control.is_connected)
+            welcomed_at.append(asyncio.get_running_loop().time())
+            control_plane.drop_connections()
+            await until(lambda: not agent.control.is_connected)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(welcomed_at)]
+    assert all(pause >= shortest for pause, shortest in zip(pauses, (0.025, 0.05, 0.1), strict=True))

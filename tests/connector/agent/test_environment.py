@@ -85,6 +85,7 @@ def test_targets_that_would_get_the_token_unencrypted_are_named(environ: dict[st
         ({"BACKHAUL_OTLP_ENDPOINT": "grpc://x"}, "is not a URL"),
         ({"BACKHAUL_FEED_PORT": "65536"}, "is not a port from 0 to 65535"),
         ({"BACKHAUL_FEED_PORT": "-1"}, "is not a port"),
+        ({"BACKHAUL_FEED_HOST": "0.0.0.0"}, "--feed-url is needed"),
         ({"BACKHAUL_LOG_LEVEL": "loud"}, "is not DEBUG, INFO, WARNING or ERROR"),
     ],
 )

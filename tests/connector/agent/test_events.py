@@ -145,10 +145,11 @@ def test_age_of_a_spooled_event_is_never_negative(tmp_path: Path, time: Time) ->
     assert batch.events[0].age_ms == 0.0
 
 
-def test_overflow_drops_the_oldest_and_counts_them(tmp_path: Path) -> None:
+def test_overflow_drops_the_oldest_and_counts_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     events = buffer(tmp_path, max_events=10)
     fill(events, 15)
     assert (events.num_pending, events.num_dropped) == (10, 5)
+    assert caplog.text.count("events_dropped") == 1
     assert sequences(events.next_batch("boot-1")) == list(range(6, 16))
 
 
