@@ -11,7 +11,7 @@ import openai
 
 from deploy.demo.conversation import TOOLS, Message, scripted_turns
 from deploy.demo.policy import is_reuse_on, set_reuse
-from deploy.demo.record import DemoError, Recorder, TurnRow, new_traceparent
+from deploy.demo.record import LATER_SECONDS, SOON_SECONDS, DemoError, Recorder, TurnRow, new_traceparent
 from deploy.demo.tables import HEADER, cells_of, render, side_by_side
 from deploy.local.environment import Options, read_options
 
@@ -19,33 +19,53 @@ MAX_NEW_TOKENS = 32
 
 
 def converse(client: openai.OpenAI, recorder: Recorder, seed: int) -> list[TurnRow]:
-    """One conversation, streamed, as a plain OpenAI client has it: no session id, the whole history each turn."""
+    """One conversation, streamed, as a plain OpenAI client has it: no session id, the whole history each turn.
+
+    It never waits for the control plane: a turn whose record is late is printed as such and read at the end.
+    """
     messages: list[Message] = []
-    rows: list[TurnRow] = []
+    turns: list[tuple[str, float]] = []
+    rows: dict[int, TurnRow] = {}
     for number, appended in enumerate(scripted_turns(seed), start=1):
         messages += appended
         trace_id, traceparent = new_traceparent()
-        started = time.perf_counter()
-        stream = client.chat.completions.create(  # type: ignore[call-overload]  # messages are plain dicts
-            model="tiny",
-            messages=messages,
-            tools=TOOLS,
-            tool_choice="none",
-            max_tokens=MAX_NEW_TOKENS,
-            temperature=0,
-            stream=True,
-            extra_headers={"traceparent": traceparent},
-            extra_body={"ignore_eos": True},
-        )
-        ttft_ms, reply = 0.0, ""
-        for chunk in stream:
-            if chunk.choices and chunk.choices[0].delta.content:
-                ttft_ms = ttft_ms or (time.perf_counter() - started) * 1e3
-                reply += chunk.choices[0].delta.content
+        ttft_ms, reply = stream_turn(client, messages, traceparent)
         messages.append({"role": "assistant", "content": reply})
-        rows.append(recorder.turn_row(trace_id, ttft_ms))
-        say("  " + "  ".join(cells_of(number, rows[-1])))
-    return rows
+        turns.append((trace_id, ttft_ms))
+        if row := recorder.turn_row(trace_id, ttft_ms, SOON_SECONDS):
+            rows[number] = row
+            say("  " + "  ".join(cells_of(number, row)))
+        else:
+            say(f"  {number}  answered after {ttft_ms:.0f} ms; its record is not there yet")
+    for number, (trace_id, ttft_ms) in enumerate(turns, start=1):
+        if number not in rows and (row := recorder.turn_row(trace_id, ttft_ms, LATER_SECONDS)):
+            rows[number] = row
+            say("  late: " + "  ".join(cells_of(number, row)))
+    if len(rows) < len(turns):
+        raise DemoError(f"the records of {len(turns) - len(rows)} turns did not arrive; see make status and make logs")
+    return [rows[number] for number in sorted(rows)]
+
+
+def stream_turn(client: openai.OpenAI, messages: list[Message], traceparent: str) -> tuple[float, str]:
+    """(ms to the first text, the reply)."""
+    started = time.perf_counter()
+    stream = client.chat.completions.create(  # type: ignore[call-overload]  # messages are plain dicts
+        model="tiny",
+        messages=messages,
+        tools=TOOLS,
+        tool_choice="none",
+        max_tokens=MAX_NEW_TOKENS,
+        temperature=0,
+        stream=True,
+        extra_headers={"traceparent": traceparent},
+        extra_body={"ignore_eos": True},
+    )
+    ttft_ms, reply = 0.0, ""
+    for chunk in stream:
+        if chunk.choices and chunk.choices[0].delta.content:
+            ttft_ms = ttft_ms or (time.perf_counter() - started) * 1e3
+            reply += chunk.choices[0].delta.content
+    return ttft_ms, reply
 
 
 def say(text: str) -> None:
@@ -65,8 +85,8 @@ def run(options: Options) -> None:
     say(f"\nwith reuse ({', '.join(HEADER)}):")
     with_reuse = converse(client, recorder, seed)
     say("")
-    set_reuse(recorder, False, "demo: the same without reuse", say)
     try:
+        set_reuse(recorder, False, "demo: the same without reuse", say)
         say(f"\nwithout reuse ({', '.join(HEADER)}):")
         without = converse(client, recorder, seed + 1)
     finally:
