@@ -24,7 +24,10 @@ def readyz(request: HttpRequest) -> HttpResponse:
     """200 when Postgres, Redis and the migrations are there; 503 with the part that is not."""
     checks = {"database": _is_database_ready(), "redis": _is_redis_ready()}
     checks["migrations"] = checks["database"] and _has_migrated()
-    return JsonResponse(checks, status=200 if all(checks.values()) else 503)
+    missing = [part for part, is_ready in checks.items() if not is_ready]
+    if missing:
+        logger.warning("event=not_ready missing=%s", ",".join(missing))
+    return JsonResponse(checks, status=503 if missing else 200)
 
 
 def _is_database_ready() -> bool:

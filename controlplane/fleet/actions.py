@@ -9,9 +9,11 @@ from django.db.models import F
 from connector.protocol import Direction, TransferOutcome
 from controlplane.accounts.actions import record_audit
 from controlplane.broadcast import broadcast_on_commit
+from controlplane.errors import ConflictError
 from controlplane.fleet.groups import agent_group, announce_fleet_changed
-from controlplane.fleet.models import Engine, Pair
+from controlplane.fleet.models import Agent, Engine, Pair
 from controlplane.notify import changed
+from controlplane.placement.actions import mark_incarnation_lost
 
 
 def approve_engine(name: str, *, actor: str) -> Engine:
@@ -22,6 +24,23 @@ def approve_engine(name: str, *, actor: str) -> Engine:
 def drain_engine(name: str, *, draining: bool, actor: str) -> Engine:
     """Makes routers send no new session there, or again; leases that exist may still be read."""
     return _change_engine(name, actor=actor, action="drain" if draining else "undrain", draining=draining)
+
+
+@transaction.atomic
+def forget_engine(name: str, *, actor: str) -> None:
+    """Takes an engine that was shut down off the lists; what it did stays in the record, its placements are lost.
+
+    Raises ``ConflictError`` while its agent is connected: it would come back with the next hello.
+    """
+    engine = Engine.objects.select_for_update().get(name=name)
+    if Agent.objects.filter(engine=engine, connected=True).exists():
+        raise ConflictError(f"The agent of engine {name} is connected; stop it first.")
+    mark_incarnation_lost(name, engine.incarnation)
+    engine.delete()
+    record_audit(actor=actor, action="forget", object_kind="engine", object_id=name)
+    announce_fleet_changed()
+    changed("engine", [name])
+    changed("agent", [name])
 
 
 @transaction.atomic

@@ -130,9 +130,9 @@ def _store_beat(engine_name: str, status: AgentStatus, connection: str) -> bool:
 
 @transaction.atomic
 def _store_status(engine_name: str, status: AgentStatus, connection: str) -> bool:
-    engine = Engine.objects.select_for_update().get(name=engine_name)
-    agent = Agent.objects.select_for_update().get(engine=engine)
-    if agent.connection != connection or engine.reported_state == State.SILENT:
+    engine = Engine.objects.select_for_update().exclude(reported_state=State.SILENT).filter(name=engine_name).first()
+    agent = Agent.objects.select_for_update().filter(engine=engine, connection=connection).first()
+    if engine is None or agent is None:
         return False
     before = (engine.reported_state, engine.incarnation)
     _apply_status(engine, status)

@@ -35,6 +35,12 @@ class EngineViewSet(ReadOnlyModelViewSet[Engine]):
     lookup_field = "name"
     lookup_value_regex = NAME_PATTERN
 
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Request, name: str) -> Response:
+        """Takes an engine that was shut down off the lists; 409 while its agent is connected."""
+        actions.forget_engine(name, actor=actor_of(request))
+        return Response(status=204)
+
     @extend_schema(request=None, responses=EngineSerializer)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, name: str) -> Response:

@@ -23,7 +23,7 @@ from controlplane.policy.models import EnforcerKind, PolicyAck, PolicyRevision
 
 logger = logging.getLogger(__name__)
 
-EXPECTED_WITHIN = timedelta(hours=1)
+EXPECTED_WITHIN = timedelta(minutes=10)
 """An engine that was heard within this time is expected to ack, though it may be silent now."""
 NOTE_WITHIN = timedelta(seconds=3)
 """Longer than the time between two looks for overdue acks, so that none is missed; a dashboard told twice refetches."""

@@ -52,6 +52,8 @@ def test_hello_ends_the_silence(engine: Engine) -> None:
 def test_heartbeat_of_a_replaced_socket_is_not_taken(engine: Engine) -> None:
     assert liveness.record_status(engine.name, status(), connection="socket-1")
     assert not liveness.record_status(engine.name, status(), connection="socket-0")
+    engine.delete()
+    assert not liveness.record_status(engine.name, status(), connection="socket-1")
 
 
 def test_beat_that_only_moves_gauges_takes_one_statement(engine: Engine, django_assert_num_queries: Any) -> None:

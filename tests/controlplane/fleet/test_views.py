@@ -8,8 +8,12 @@ from rest_framework.test import APIClient
 
 from connector.protocol import Direction, TransferOutcome
 from controlplane.accounts.models import AuditEntry
+from controlplane.fleet import liveness
 from controlplane.fleet.actions import touch_pair
 from controlplane.fleet.models import Agent, Engine, Operation, Router
+from controlplane.placement import actions as placement
+from controlplane.placement.models import Placement
+from tests.controlplane.peers import agent_hello, lease
 
 pytestmark = pytest.mark.django_db
 
@@ -108,7 +112,8 @@ def test_undrain_takes_a_drain_back(api: APIClient) -> None:
     [
         ("get", "/api/v1/engines/nobody", 404),
         ("post", "/api/v1/engines/nobody/drain", 404),
-        ("delete", "/api/v1/engines/nobody", 405),
+        ("delete", "/api/v1/engines/nobody", 404),
+        ("delete", "/api/v1/routers/nobody", 405),
         ("get", "/api/v1/operations/not-a-uuid", 404),
         ("get", "/api/v1/engines?cursor=rubbish", 404),
     ],
@@ -117,6 +122,17 @@ def test_errors_are_problem_documents(api: APIClient, method: str, address: str,
     response = getattr(api, method)(address)
     assert (response.status_code, response["Content-Type"]) == (status, "application/problem+json")
     assert response.json()["status"] == status
+
+
+def test_engine_that_was_shut_down_is_forgotten_and_its_placements_are_lost(api: APIClient) -> None:
+    engine = liveness.register_agent(agent_hello(), connection="socket-1", auto_approve=True).engine
+    placement.apply_event(lease(), engine_name=engine.name, incarnation="incarnation-1", occurred_at=timezone.now())
+    assert api.delete("/api/v1/engines/decode-0").status_code == 409
+    liveness.disconnect_agent(engine.name, connection="socket-1")
+    assert api.delete("/api/v1/engines/decode-0").status_code == 204
+    assert not Agent.objects.exists()
+    assert Placement.objects.get().state == "lost"
+    assert AuditEntry.objects.filter(action="forget", object_id="decode-0").count() == 1
 
 
 def test_pair_sums_what_was_completed(api: APIClient) -> None:

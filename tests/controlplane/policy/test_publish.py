@@ -114,8 +114,8 @@ def test_fleets_first_revision_cannot_be_rolled_back() -> None:
 
 def test_every_enforcer_is_expected_with_its_own_values() -> None:
     make_engine("decode-0")
-    make_engine("silent", reported_state="silent", last_seen_at=timezone.now() - timedelta(minutes=30))
-    make_engine("gone", last_seen_at=timezone.now() - timedelta(hours=2))
+    make_engine("silent", reported_state="silent", last_seen_at=timezone.now() - timedelta(minutes=9))
+    make_engine("gone", last_seen_at=timezone.now() - timedelta(minutes=11))
     make_engine("strange", approved=False)
     Router.objects.create(name="router-0", connected=True)
     Router.objects.create(name="router-1", connected=False)
