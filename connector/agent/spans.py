@@ -102,9 +102,9 @@ class SpanRecorder:
         return {
             "backhaul.engine": self._engine_name,
             "backhaul.incarnation": incarnation,
-            "backhaul.lease": lease.lease_id,
-            "backhaul.session": lease.session_id,
-            "backhaul.turn": lease.turn_id,
+            "backhaul.lease_id": lease.lease_id,
+            "backhaul.session_id": lease.session_id,
+            "backhaul.turn_id": lease.turn_id,
             "backhaul.tenant": lease.tenant,
             "backhaul.tokens": lease.num_tokens,
             "backhaul.blocks": lease.num_blocks,
@@ -118,13 +118,13 @@ class SpanRecorder:
 
 def _transfer_attributes(transfer: TransferRecorded) -> dict[str, AttributeValue]:
     return {
-        "backhaul.transfer": transfer.transfer_id,
+        "backhaul.transfer_id": transfer.transfer_id,
         "backhaul.direction": str(transfer.direction),
         "backhaul.source": transfer.source_engine,
         "backhaul.target": transfer.target_engine,
-        "backhaul.session": transfer.session_id,
-        "backhaul.turn": transfer.turn_id,
-        "backhaul.lease": transfer.lease_id,
+        "backhaul.session_id": transfer.session_id,
+        "backhaul.turn_id": transfer.turn_id,
+        "backhaul.lease_id": transfer.lease_id,
         "backhaul.tokens": transfer.num_tokens,
         "backhaul.blocks": transfer.num_blocks,
         "backhaul.bytes": transfer.num_bytes,

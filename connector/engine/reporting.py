@@ -97,7 +97,7 @@ class EngineReporter:
             protocol=PROTOCOL_VERSION,
             engine=info,
             policy=scheduler.live_policy.applied(),
-            num_leases=len(scheduler.control.table),
+            num_leases=len(scheduler.control.held_offers()),
         )
 
     def _load(self, num_dropped_events: int) -> EngineLoad:

@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 
 from tests.e2e.stack import ROOT, Stack, eventually
 from tests.e2e.test_conversations import SYSTEM, client_of, is_whole
+from tests.e2e.test_failures import until_healthy
 
 RUN = uuid.uuid4().hex[:6]
 MODEL = f"adopted-{RUN}"
@@ -59,6 +60,10 @@ def agent_command(stack: Stack, name: str, port: int, sockets: Path, token_file:
     ]
 
 
+def port_of(stack: Stack, index: int) -> int:
+    return 8150 + stack.offset + 20 * index
+
+
 def variables(stack: Stack, index: int) -> dict[str, str]:
     return os.environ | {
         "HF_HUB_OFFLINE": "1",
@@ -92,7 +97,7 @@ def own_parts(stack: Stack, tmp_path: Path, tmp_path_factory: pytest.TempPathFac
     processes: list[subprocess.Popen[bytes]] = []
     with (tmp_path / "log").open("wb") as log:
         for name, (_, index) in PARTS.items():
-            port = 8150 + stack.offset + 20 * index
+            port = port_of(stack, index)
             agent = agent_command(stack, name, port, sockets, token_file)
             # The token is made in the test, so the agent waits for its file.
             waiting = ["sh", "-c", 'while ! [ -s "$0" ]; do sleep 0.2; done; exec "$@"', str(token_file), *agent]
@@ -156,6 +161,8 @@ async def test_hand_started_pair_joins_after_approval(stack: Stack, own_parts: P
         return ready and MODEL in await models(stack)
 
     await eventually(is_served, within_seconds=300, what="the adopted model is served")
+    # D alone serves a turn already; P's HTTP comes up seconds after its connector.
+    await until_healthy(f"http://127.0.0.1:{port_of(stack, 0)}/health", 120)
     async with client_of(stack) as client:
         await converse(client, 3)
 

@@ -31,7 +31,7 @@ def exported_ids(control_plane: FakeControlPlane) -> list[str]:
         attribute.value.string_value
         for span in control_plane.spans
         for attribute in span.attributes
-        if attribute.key == "backhaul.transfer"
+        if attribute.key == "backhaul.transfer_id"
     ]
 
 

@@ -62,13 +62,13 @@ def test_event_carries_the_ids_of_exactly_that_span(recorder: SpanRecorder, expo
 def test_transfer_attributes_name_what_moved(recorder: SpanRecorder, exported: InMemorySpanExporter) -> None:
     recorder.record_transfer(transfer())
     assert dict(only(exported).attributes or {}) == {
-        "backhaul.transfer": "transfer-1",
+        "backhaul.transfer_id": "transfer-1",
         "backhaul.direction": "P->D",
         "backhaul.source": "p0",
         "backhaul.target": "d0",
-        "backhaul.session": "session-1",
-        "backhaul.turn": "turn-1",
-        "backhaul.lease": "lease-0",
+        "backhaul.session_id": "session-1",
+        "backhaul.turn_id": "turn-1",
+        "backhaul.lease_id": "lease-0",
         "backhaul.tokens": 320,
         "backhaul.blocks": 10,
         "backhaul.bytes": 40960,
@@ -121,7 +121,7 @@ def test_lease_span_is_a_root_linked_to_its_turn(recorder: SpanRecorder, exporte
     attributes = dict(span.attributes or {})
     assert attributes["backhaul.lease_state"] == "expired"
     assert attributes["backhaul.reads"] == 2
-    assert attributes["backhaul.turn"] == "turn-1"
+    assert attributes["backhaul.turn_id"] == "turn-1"
     assert not any("signed" in str(value) or "c1" in str(value) for value in attributes.values())
 
 
