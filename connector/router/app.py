@@ -63,6 +63,9 @@ class Router:
         await self._parts.feeds.wait_until_tried(FIRST_FEEDS_SECONDS)
         self._supervise("control", self._control.run())
         self._supervise("models", self._parts.models.run())
+        self._supervise("silence", self._parts.silence.run())
+        if self._parts.exporter is not None:
+            self._supervise("exporter", self._parts.exporter.run())
         await self._listen()
 
     async def stop(self) -> None:
@@ -81,7 +84,8 @@ class Router:
         await self._parts.upstream.__aexit__(None, None, None)
         self._parts.spool.close()
         self._parts.access.flush()
-        await asyncio.to_thread(self._parts.spans.close)
+        if self._parts.exporter is not None:
+            await self._parts.exporter.flush()
 
     def _make_server(self) -> web.Server:
         return web.Server(

@@ -8,6 +8,7 @@ from connector.router.access import AccessLog
 from connector.router.chain import ChainHasher
 from connector.router.decode import DecodeLeg
 from connector.router.environment import Settings
+from connector.router.export import SpanExporter, SpanQueue
 from connector.router.feeds import Feeds
 from connector.router.fleet import Fleet
 from connector.router.index import TurnIndex
@@ -21,9 +22,10 @@ from connector.router.prefill import PrefillLeg
 from connector.router.recording import Recorder
 from connector.router.session import SessionKeys
 from connector.router.sessions import Sessions
+from connector.router.silence import SilenceWatch
 from connector.router.spool import EventSpool
 from connector.router.store import prepare_state_dir
-from connector.router.tracing import SpanWriter, open_span_writer
+from connector.router.tracing import SpanWriter
 from connector.router.turn import TurnRunner
 from connector.router.upstream import Upstream
 from connector.router.watching import EngineWatch
@@ -40,31 +42,35 @@ class Parts:
     feeds: Feeds
     api_keys: ApiKeys
     upstream: Upstream
+    silence: SilenceWatch
     models: ServedModels
     spool: EventSpool
-    spans: SpanWriter
+    exporter: SpanExporter | None
     access: AccessLog
     metrics: Metrics
     turns: TurnRunner
 
 
-def assemble(settings: Settings, access: AccessLog | None = None, spans: SpanWriter | None = None) -> Parts:
+def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     """The parts, nothing started yet. Creates the state directory."""
     prepare_state_dir(settings.state_dir)
     metrics, fleet, api_keys = Metrics(), Fleet(), ApiKeys()
     spool = EventSpool(settings.state_dir)
     access = access or AccessLog(sys.stdout.buffer)
-    spans = spans or open_span_writer(settings.otlp_endpoint, settings.router_token, settings.router_name)
+    spans = SpanQueue() if settings.otlp_endpoint else None
+    exporter = SpanExporter(spans, settings.otlp_endpoint, settings.router_token) if spans is not None else None
     index, sessions = TurnIndex(settings.index_turns), Sessions()
     feeds = Feeds(settings.feed_token, metrics, fleet)
     book = LeaseBook(index, sessions, feeds.release)
     watch = EngineWatch(fleet, book)
-    upstream = Upstream(settings.engine_timeout_seconds)
+    upstream = Upstream()
     models = ServedModels(fleet, upstream, settings.engine_key)
     session_key = settings.fleet_key.session_key()
     session_keys = SessionKeys(session_key)
     placer = Placer(fleet, index, sessions, book, session_keys, ChainHasher(session_key), metrics)
     signer = LegSigner(settings.fleet_key)
+    limit = settings.engine_timeout_seconds
+    silence = SilenceWatch(limit)
     turns = TurnRunner(
         fleet=fleet,
         api_keys=api_keys,
@@ -72,13 +78,15 @@ def assemble(settings: Settings, access: AccessLog | None = None, spans: SpanWri
         models=models,
         placer=placer,
         book=book,
-        prefill=PrefillLeg(upstream, signer, settings.engine_key),
-        decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics),
-        recorder=Recorder(metrics, spans, access, spool.append),
+        prefill=PrefillLeg(upstream, signer, settings.engine_key, limit),
+        decode=DecodeLeg(upstream, signer, settings.engine_key, limit, silence, placer, metrics),
+        recorder=Recorder(metrics, SpanWriter(spans, settings.router_name), access, spool.append),
         metrics=metrics,
         release=feeds.release,
     )
-    return Parts(fleet, index, book, watch, feeds, api_keys, upstream, models, spool, spans, access, metrics, turns)
+    return Parts(
+        fleet, index, book, watch, feeds, api_keys, upstream, silence, models, spool, exporter, access, metrics, turns
+    )
 
 
 def router_version() -> str:

@@ -15,6 +15,7 @@ from connector.router.legs import LegSigner, decode_body, leg_headers
 from connector.router.metrics import Metrics
 from connector.router.placement import Placer
 from connector.router.reply import digest_of_reply
+from connector.router.silence import SilenceWatch
 from connector.router.streaming import EVENT_STREAM, BrokenReplyError, Ending, Observer, relay
 from connector.router.turnstate import DECODE_REASONS, Outcome, Turn
 from connector.router.upstream import EngineFailedError, Upstream
@@ -38,11 +39,20 @@ class DecodeLeg:
     """Runs the leg; until the first byte is out it may move to a second engine, once."""
 
     def __init__(
-        self, upstream: Upstream, signer: LegSigner, engine_key: str, placer: Placer, metrics: Metrics
+        self,
+        upstream: Upstream,
+        signer: LegSigner,
+        engine_key: str,
+        limit_seconds: float,
+        watch: SilenceWatch,
+        placer: Placer,
+        metrics: Metrics,
     ) -> None:
         self._upstream = upstream
         self._signer = signer
         self._engine_key = engine_key
+        self._limit_seconds = limit_seconds
+        self._watch = watch
         self._placer = placer
         self._metrics = metrics
 
@@ -91,18 +101,13 @@ class DecodeLeg:
         headers = leg_headers(turn.base_headers, self._engine_key, turn.turn_id, traceparent, turn.trace.tracestate)
         if turn.placement.grants_lease:
             self._placer.expect_notice(turn.turn_id, engine.name)
-        response = await self._upstream.post(engine.url(turn.request.endpoint), body, headers)
+        url = engine.url(turn.request.endpoint)
         try:
-            return response, await response.content.readany()
+            async with asyncio.timeout(self._limit_seconds):
+                response = await self._upstream.post(url, body, headers)
+                return response, await _first_bytes(response)
         except TimeoutError as error:
-            response.close()
-            raise EngineFailedError(response.url, "timeout", str(error)) from error
-        except (aiohttp.ClientError, OSError) as error:
-            response.close()
-            raise EngineFailedError(response.url, "reset", str(error)) from error
-        except asyncio.CancelledError:
-            response.close()
-            raise
+            raise EngineFailedError(url, "timeout", f"no byte within {self._limit_seconds} s") from error
 
     def _body(self, turn: Turn) -> bytes:
         if not turn.placement.is_sequence:
@@ -132,7 +137,8 @@ class DecodeLeg:
         turn.http_status = response.status
         try:
             await sink.prepare(http)
-            await relay(response, first, sink, observer)
+            with self._watch.over(response, observer):
+                await relay(response, first, sink, observer)
             self._conclude(turn, observer, is_plain)
             return sink
         except BrokenReplyError as error:
@@ -168,6 +174,17 @@ class DecodeLeg:
         if error.reason != "timeout":
             engine.avoid_for_a_while()
         log.warning("event=decode_failed turn=%s engine=%s error=%s", turn.turn_id, engine.name, error)
+
+
+async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.readany()
+    except (aiohttp.ClientError, OSError) as error:
+        response.close()
+        raise EngineFailedError(response.url, "reset", str(error)) from error
+    except asyncio.CancelledError:
+        response.close()
+        raise
 
 
 def _name(turn: Turn) -> str:

@@ -1,13 +1,13 @@
 """Index of known turns by the prefixes of their prompts; bounded, least recently used out first."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from connector.protocol import Decision
 from connector.router.awaiting import Notice
 
 MAX_CANDIDATES = 32
-"""Turns looked at per shared prefix: thousands may share a system prompt, and the most recent serve as well as any."""
+"""Turns looked at per prefix or session: thousands may share a system prompt, and the latest serve as well as any."""
 
 HASHES_PER_TURN = 32
 """The index holds at most this many hashes per allowed turn, on average."""
@@ -104,11 +104,11 @@ class TurnIndex:
             return []
         if isinstance(bucket, KnownTurn):
             return [bucket]
-        return [turn for turn, _ in zip(reversed(bucket.values()), range(MAX_CANDIDATES), strict=False)]
+        return list(islice(reversed(bucket.values()), MAX_CANDIDATES))
 
-    def of_session(self, session_id: str) -> Iterator[KnownTurn]:
-        """The session's turns, the latest first."""
-        return reversed(self._by_session.get(session_id, {}).values())
+    def of_session(self, session_id: str) -> list[KnownTurn]:
+        """The session's turns, the latest first, at most ``MAX_CANDIDATES``."""
+        return list(islice(reversed(self._by_session.get(session_id, {}).values()), MAX_CANDIDATES))
 
     def _add_hash(self, prefix: str, turn: KnownTurn) -> None:
         bucket = self._by_hash.get(prefix)

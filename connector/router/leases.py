@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 ABANDONED_SECONDS = 120.0
 MAX_ABANDONED = 10_000
 
+MAX_BARE_TURNS = 8
+"""Branches of a session that are remembered without a lease."""
+
 Release = Callable[[str, str, str], object]
 """``release(engine, key, reason)`` asks the engine's agent to let go what ``key`` holds."""
 
@@ -69,7 +72,7 @@ class LeaseBook:
         turn.ended = None
         self._by_engine.setdefault(engine, {})[lease.lease_id] = turn
         turn.notice.settle()
-        self._forget_extended(turn)
+        self.tidy(turn)
 
     def renew(self, engine: str, renewed: LeaseRenewed) -> None:
         change = renewed.lease
@@ -123,12 +126,15 @@ class LeaseBook:
     def _later(self, turn: KnownTurn) -> list[KnownTurn]:
         return [t for t in self._index.of_session(turn.session_id) if t is not turn and not t.is_running]
 
-    def _forget_extended(self, turn: KnownTurn) -> None:
-        """Turns without a lease that this one extends have nothing of their own to find any more."""
-        for earlier in list(self._index.of_session(turn.session_id)):
-            is_bare = earlier.lease is None and not earlier.is_running and earlier is not turn
-            if is_bare and turn.chain[: len(earlier.chain)] == earlier.chain:
-                self._index.remove(earlier)
+    def tidy(self, turn: KnownTurn) -> None:
+        """Forgets turns of the session that have no lease and nothing that this one lacks, and all but a few others."""
+        num_bare = 0
+        for other in self._index.of_session(turn.session_id):
+            if other is turn or other.lease or other.is_running or other.notice.is_outstanding:
+                continue
+            num_bare += 1
+            if num_bare > MAX_BARE_TURNS or turn.chain[: len(other.chain)] == other.chain:
+                self._index.remove(other)
 
 
 def _deadline(remaining_seconds: float, pinned: bool) -> float:

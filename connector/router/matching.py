@@ -70,21 +70,20 @@ class Matcher:
             sharing = self._index.sharing(prompt.chain[position - 1])
             if not sharing:
                 continue
-            ranked = self._rank(prompt, position, sharing)
             if is_joining:
-                is_joining = not self._join(match, prompt, position, ranked)
+                is_joining = not self._join(match, prompt, position, sharing)
             if match.source is None and match.awaited is None:
-                self._find_source(match, prompt, position, ranked, may_wait)
+                self._find_source(match, prompt, position, sharing, may_wait)
             if (match.source or match.awaited) and not is_joining:
                 return match
         if match.source is None and match.awaited is None and prompt.session_id:
             self._fall_back_to_session(match, prompt, may_wait)
         return match
 
-    def _rank(self, prompt: Prompt, position: int, sharing: list[KnownTurn]) -> list[KnownTurn]:
-        if len(sharing) == 1:
-            return [turn for turn in sharing if turn.tenant == prompt.tenant]
-        reply = prompt.reply_after(position) if any(turn.reply for turn in sharing) else b""
+    def _rank(self, prompt: Prompt, position: int, turns: list[KnownTurn]) -> list[KnownTurn]:
+        if len(turns) < 2:
+            return turns
+        reply = prompt.reply_after(position) if any(turn.reply for turn in turns) else b""
         tail = prompt.tail
 
         def order(turn: KnownTurn) -> tuple[bool, int, bool]:
@@ -92,25 +91,28 @@ class Matcher:
             is_taken = turn.continued_by not in ("", tail)
             return turn.session_id != prompt.session_id, quoted, is_taken
 
-        return sorted((turn for turn in sharing if turn.tenant == prompt.tenant), key=order)
+        return sorted(turns, key=order)
 
-    def _join(self, match: Match, prompt: Prompt, position: int, ranked: list[KnownTurn]) -> bool:
+    def _join(self, match: Match, prompt: Prompt, position: int, sharing: list[KnownTurn]) -> bool:
         """True when joining is decided: at the longest whole prompt that the new one strictly extends."""
+        prefix = prompt.chain[position - 1]
         if position == len(prompt.chain):
             return False
-        whole = [turn for turn in ranked if turn.tail == prompt.chain[position - 1]]
-        for turn in whole:
-            if turn.continued_by in ("", prompt.tail):
-                match.joined = turn
-                break
+        whole = [turn for turn in sharing if turn.tail == prefix and turn.tenant == prompt.tenant]
+        free = [turn for turn in whole if turn.continued_by in ("", prompt.tail)]
+        if free:
+            match.joined = self._rank(prompt, position, free)[0]
         return bool(whole)
 
     def _find_source(
-        self, match: Match, prompt: Prompt, position: int, ranked: list[KnownTurn], may_wait: bool
+        self, match: Match, prompt: Prompt, position: int, sharing: list[KnownTurn], may_wait: bool
     ) -> None:
+        ranked = self._rank(prompt, position, [turn for turn in sharing if self._may_serve(match, turn)])
         if match.joined in ranked:
             ranked = [match.joined, *(turn for turn in ranked if turn is not match.joined)]
         for turn in ranked:
+            if turn.tenant != prompt.tenant:
+                continue
             if may_wait and self._is_awaited(prompt, position, turn):
                 match.awaited = turn
                 return
@@ -119,6 +121,13 @@ class Matcher:
                 match.source, match.num_common = turn, position
                 return
             self._note_lost(match, reason)
+
+    def _may_serve(self, match: Match, turn: KnownTurn) -> bool:
+        """Leaves out turns that have nothing and can't get anything, which in a crowd are nearly all."""
+        if turn.lease is not None or turn.notice.is_outstanding:
+            return True
+        self._note_lost(match, turn.ended or Decision.NO_PLACEMENT)
+        return False
 
     def _fall_back_to_session(self, match: Match, prompt: Prompt, may_wait: bool) -> None:
         """Same session, no whole message in common (a changed first line): the engine still finds equal blocks."""

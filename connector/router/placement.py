@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from connector.protocol import Decision, PolicyPatch, PolicyValues
 from connector.router.chain import ChainHasher, mark_turn, thin
 from connector.router.fleet import Fleet
-from connector.router.identity import new_session_id
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
 from connector.router.leases import LeaseBook
 from connector.router.legs import SEQUENCES_OF_THEIR_OWN
@@ -13,7 +12,7 @@ from connector.router.matching import Match, Matcher, Prompt
 from connector.router.metrics import Metrics
 from connector.router.policy import patch_for_engines, resolve_for_router
 from connector.router.request import TurnRequest
-from connector.router.session import SessionKeys
+from connector.router.session import SessionKeys, new_session_id
 from connector.router.sessions import Sessions, SpanRef
 from connector.router.tracing import TurnTrace, decide_sampling
 
@@ -115,6 +114,8 @@ class Placer:
                 parent.continued_by = ""
             if turn.lease is None:
                 self._index.remove(turn)
+                return
+        self._book.tidy(turn)
 
     def _chain(self, tenant: str, request: TurnRequest, model: str) -> list[str]:
         if request.messages is not None:

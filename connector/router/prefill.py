@@ -1,5 +1,6 @@
 """The prefill leg: one token computed on P, whose KV decode then reads."""
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -47,10 +48,11 @@ class Refusal:
 class PrefillLeg:
     """Runs the leg. Whatever the outcome, decode follows, unless the engine refused the request."""
 
-    def __init__(self, upstream: Upstream, signer: LegSigner, engine_key: str) -> None:
+    def __init__(self, upstream: Upstream, signer: LegSigner, engine_key: str, limit_seconds: float) -> None:
         self._upstream = upstream
         self._signer = signer
         self._engine_key = engine_key
+        self._limit_seconds = limit_seconds
 
     async def run(self, turn: Turn, engine: Engine) -> Refusal | None:
         """Fills ``turn.reply``, or ``turn.alone`` when P gave no offer. A refusal goes to the client."""
@@ -59,7 +61,11 @@ class PrefillLeg:
         engine.num_picked += 1
         turn.prefill.begin()
         try:
-            return await self._ask(turn, engine)
+            async with asyncio.timeout(self._limit_seconds):
+                return await self._ask(turn, engine)
+        except TimeoutError:
+            self._fail(turn, engine, f"no answer within {self._limit_seconds} s")
+            return None
         except (EngineFailedError, ReplyTooLargeError) as error:
             if isinstance(error, EngineFailedError) and error.reason != "timeout":
                 engine.avoid_for_a_while()

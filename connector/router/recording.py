@@ -115,10 +115,8 @@ def _turn_attributes(turn: Turn) -> Values:
 def _place_attributes(turn: Turn) -> Values:
     placement = turn.placement
     values: Values = {
-        "backhaul.session_id": placement.session_id,
         "backhaul.common_prefixes": placement.num_common,
-        "backhaul.decode_engine": _name(turn.decode_engine),
-        "backhaul.prefill_engine": _name(turn.prefill_engine),
+        "backhaul.preferred_engine": placement.holder,
     }
     if placement.lease is not None:
         values["backhaul.offered_lease"] = placement.lease.lease_id
@@ -134,9 +132,6 @@ def _place_attributes(turn: Turn) -> Values:
 def _leg_attributes(turn: Turn, engine: Engine, status: int) -> Values:
     return {
         "backhaul.engine": engine.name,
-        "backhaul.turn_id": turn.turn_id,
-        "backhaul.session_id": turn.placement.session_id,
-        "gen_ai.request.model": turn.model,
         "http.response.status_code": status,
         "server.address": engine.url(turn.request.endpoint).host or "",
         "server.port": engine.url(turn.request.endpoint).port or 0,

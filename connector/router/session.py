@@ -1,11 +1,17 @@
 """Keyed ids of tenants' sessions, and the cache salt that keeps tenants apart inside the engines."""
 
 import hashlib
+import secrets
 
 import msgspec
 
 SESSION_ID_BYTES = 16
 SALT_BYTES = 32
+
+
+def new_session_id() -> str:
+    """An id for a conversation whose client names none; the same shape as a derived one."""
+    return secrets.token_hex(SESSION_ID_BYTES)
 
 
 class SessionKeys:

@@ -7,8 +7,6 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from connector.router.reply import data_events
-
 TAIL_BYTES = 16 * 1024
 """How much of a reply's end is kept to find its usage in."""
 
@@ -16,6 +14,9 @@ MAX_REPLY_BYTES = 256 * 1024
 """Longest reply that is kept whole for its digest, and only where a digest is needed."""
 
 MAX_HEAD_BYTES = 4 * 1024
+
+MAX_USAGE_LINES = 4
+"""With usage in every chunk the last one counts; a few lines after it may say null."""
 
 EVENT_STREAM = "text/event-stream"
 
@@ -89,14 +90,19 @@ class Ending:
             self._read_body(tail)
 
     def _read_events(self, tail: bytes) -> None:
-        events = list(data_events(tail))
-        self.is_complete = b"[DONE]" in events[-1:]
-        for event in reversed(events):
-            if b'"usage"' in event or b'"error"' in event:
-                value = _load(event)
-                self.has_error = self.has_error or isinstance(value.get("error"), dict)
-                if self._take(value.get("usage")):
-                    return
+        """Only lines that may hold usage or an error are parsed; a stream's last kilobytes hold some fifty events."""
+        self.is_complete = tail.rstrip().endswith(b"[DONE]")
+        before = len(tail)
+        for _ in range(MAX_USAGE_LINES):
+            place = tail.rfind(b'"usage"', 0, before)
+            if place < 0:
+                break
+            line, before = _line_around(tail, place)
+            if self._take(_load(line).get("usage")):
+                break
+        place = tail.rfind(b'"error"')
+        if place >= 0:
+            self.has_error = isinstance(_load(_line_around(tail, place)[0]).get("error"), dict)
 
     def _read_body(self, tail: bytes) -> None:
         """Inside a JSON string the quotes of ``"usage":`` would be escaped, so the last one is the member itself."""
@@ -119,6 +125,14 @@ class Ending:
         self.num_prompt_tokens = prompt
         self.num_output_tokens = output if isinstance(output, int) else 0
         return True
+
+
+def _line_around(data: bytes, place: int) -> tuple[bytes, int]:
+    """What follows ``data:`` on the line that holds ``place``, and where the line begins."""
+    begin = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", 0, place)) + 1
+    end = min((i for i in (data.find(b"\n", place), data.find(b"\r", place)) if i >= 0), default=len(data))
+    line = data[begin:end]
+    return (line[5:] if line.startswith(b"data:") else b""), begin
 
 
 def _load(data: bytes) -> dict[str, object]:

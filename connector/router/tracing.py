@@ -1,20 +1,16 @@
 """Traces of turns: ids that travel with the legs, spans that are made when the turn has ended.
 
 Spans are built from recorded times after the reply is out, so the request path pays for random ids and two header
-strings only. Export runs in the SDK's own thread; whatever fails there is logged and never reaches a request.
+strings only.
 """
 
-import logging
 import random
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.span import TraceState
@@ -23,18 +19,11 @@ from connector.router.sessions import SpanRef
 
 SERVICE_NAME = "backhaul-router"
 MAX_TRACESTATE_CHARS = 512
-MAX_QUEUED_SPANS = 16_384
-MAX_EXPORTED_SPANS = 512
-EXPORT_EVERY_MS = 1_000
-EXPORT_TIMEOUT_SECONDS = 5.0
-FLUSH_SECONDS = 5.0
 
 _TRACEPARENT = re.compile(r"^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$")
-_SCOPE = InstrumentationScope("connector.router")
+SCOPE = InstrumentationScope("connector.router")
 
 Attributes = Mapping[str, str | int | float | bool]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -113,7 +102,7 @@ class SpanTimes:
 
 
 class SpanWriter:
-    """Turns recorded legs into spans for a processor; the exporter's failures stay in its thread."""
+    """Turns recorded legs into the SDK's spans for a processor; without one it makes none."""
 
     def __init__(self, processor: SpanProcessor | None, router_name: str) -> None:
         self._processor = processor
@@ -153,31 +142,6 @@ class SpanWriter:
             status=Status(StatusCode.ERROR, error) if error else Status(),
             start_time=times.start,
             end_time=times.end,
-            instrumentation_scope=_SCOPE,
+            instrumentation_scope=SCOPE,
         )
         self._processor.on_end(span)
-
-    def close(self) -> None:
-        """Flushes for at most ``FLUSH_SECONDS``; blocks, so it is called when no request is left."""
-        if self._processor is None:
-            return
-        closing = threading.Thread(target=self._processor.shutdown, daemon=True)
-        closing.start()
-        closing.join(FLUSH_SECONDS)
-        if closing.is_alive():
-            log.warning("event=spans_not_flushed seconds=%s", FLUSH_SECONDS)
-
-
-def open_span_writer(endpoint: str, token: str, router_name: str) -> SpanWriter:
-    """A writer that exports to ``endpoint`` by OTLP/HTTP protobuf; an empty endpoint exports nothing."""
-    if not endpoint:
-        return SpanWriter(None, router_name)
-    headers = {"Authorization": f"Bearer {token}"}
-    exporter = OTLPSpanExporter(endpoint=endpoint, headers=headers, timeout=EXPORT_TIMEOUT_SECONDS)
-    processor = BatchSpanProcessor(
-        exporter,
-        max_queue_size=MAX_QUEUED_SPANS,
-        schedule_delay_millis=EXPORT_EVERY_MS,
-        max_export_batch_size=MAX_EXPORTED_SPANS,
-    )
-    return SpanWriter(processor, router_name)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 
+from connector.identity import uuid7
 from connector.protocol import Role
 from connector.router.decode import DecodeLeg
 from connector.router.errors import ApiError, no_engine, unknown_model
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_client, headers_to_engine
-from connector.router.identity import new_turn_id
 from connector.router.keys import ApiKeys
 from connector.router.leases import LeaseBook
 from connector.router.metrics import Metrics
@@ -99,7 +99,7 @@ class TurnRunner:
     async def _begin(
         self, http: web.BaseRequest, tenant: str, request: TurnRequest, model: str, started: float, started_ns: int
     ) -> Turn:
-        turn_id, trace, placing = new_turn_id(), start_trace(http.headers), Lap()
+        turn_id, trace, placing = str(uuid7()), start_trace(http.headers), Lap()
         placing.begin()
         placement = await self._placer.place(turn_id, tenant, request, model, trace)
         placing.finish()

@@ -38,14 +38,13 @@ class _Body(payload.BytesPayload):
 class Upstream:
     """Open with ``async with``. Bodies come back as sent: nothing is decompressed, no redirect is followed."""
 
-    def __init__(self, silence_seconds: float) -> None:
-        self._silence_seconds = silence_seconds
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Upstream":
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=30),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence_seconds),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
@@ -69,7 +68,8 @@ class Upstream:
     async def post(self, url: URL, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
         """The engine's reply as soon as its headers are there. Raises ``EngineFailedError``.
 
-        A cancelled call closes its connection, which makes vLLM abort the request.
+        A cancelled call closes its connection, which makes vLLM abort the request. How long an answer may take is the
+        caller's to say: aiohttp's own read timeout sets a timer for every chunk.
         """
         try:
             return await self.session.post(url, data=_Body(body), headers=headers, allow_redirects=False)

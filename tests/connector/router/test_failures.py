@@ -240,3 +240,25 @@ async def test_gauges_return_to_zero_after_200_mixed_rounds(scene: Scene) -> Non
     assert scene.metric("active_turns") == 0
     total = sum(scene.metric(f'turns_total{{outcome="{o}"}}') for o in ("ok", "error", "cancelled"))
     assert 160 <= total <= 200
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode", "reply"])
+async def test_silent_engine_is_given_up(still_scene: Scene, stage: str) -> None:
+    scene = still_scene
+    await scene.start_router(engine_timeout_seconds=0.3)
+    if stage == "reply":
+        scene.decode.gate = asyncio.Semaphore(1).acquire  # type: ignore[assignment]
+    else:
+        (scene.prefill if stage == "prefill" else scene.decode).script = hang
+    async with scene.post("/v1/chat/completions", body_of(is_stream=True)) as response:
+        if stage == "decode":
+            assert response.status == 504
+            assert (await response.json())["error"]["code"] == "engine_timeout"
+        elif stage == "prefill":
+            assert (await response.content.read()).endswith(DONE)
+        else:
+            assert await response.content.readany() == scene.decode.events[0]
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.content.read()
+    engine = scene.prefill if stage == "prefill" else scene.decode
+    await eventually(lambda: engine.num_aborted == 1, "the engine's request is closed")

@@ -2,9 +2,15 @@
 
 import msgspec
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as sdk_encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.trace import SpanKind
 
 from connector.protocol import PolicyPatch, PolicyValues
-from connector.router.tracing import decide_sampling, sampled_flag, start_trace
+from connector.router.export import SpanQueue
+from connector.router.otlp import encode_spans
+from connector.router.sessions import SpanRef
+from connector.router.tracing import SpanTimes, SpanWriter, decide_sampling, sampled_flag, start_trace
 from tests.connector.router.conftest import MODEL, Scene, assistant, user
 from tests.connector.router.fake_control_plane import ROUTER_TOKEN
 from tests.connector.router.waiting import eventually
@@ -133,3 +139,32 @@ async def test_spans_and_events_hold_no_prompt_and_no_offer(scene: Scene) -> Non
     told += scene.access.getvalue().decode() + scene.live.metrics.render().decode()
     for secret in ("secret", "Hello", "d-offer", "p-offer", "bh_api", "engine-key"):
         assert secret not in told
+
+
+def test_encoder_writes_what_the_protocols_own_code_reads() -> None:
+    queue = SpanQueue()
+    writer = SpanWriter(queue, "r0")
+    trace = start_trace({"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "a=1,b=2"})
+    attributes: dict[str, str | int | float | bool] = {
+        "text": "ü" * 200,
+        "empty": "",
+        "many": 2**40,
+        "negative": -3,
+        "zero": 0,
+        "share": 0.25,
+        "yes": True,
+        "no": False,
+    }
+    times = SpanTimes(1_700_000_000_000_000_001, 1_700_000_000_500_000_002)
+    writer.write(trace, "turn", 5, trace.parent_id, SpanKind.SERVER, times, attributes, "broke", SpanRef(7, 8))
+    writer.write(trace, "place", 6, 5, SpanKind.INTERNAL, times, {})
+    spans = queue.take()
+    scope = spans[0].instrumentation_scope
+    assert scope is not None
+    own = ExportTraceServiceRequest.FromString(encode_spans(spans[0].resource, scope, spans))
+    for span in own.resource_spans[0].scope_spans[0].spans:
+        assert span.flags & 0xFF == 1, "the low byte is the W3C flag, which the SDK leaves out"
+        span.flags &= ~0xFF
+        for link in span.links:
+            link.flags &= ~0xFF
+    assert own == sdk_encode_spans(spans)
