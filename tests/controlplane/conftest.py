@@ -58,3 +58,13 @@ def admin_secret(db: None) -> str:
 def api(admin_secret: str) -> APIClient:
     """REST as an operator's script uses it."""
     return APIClient(headers={"Authorization": f"Bearer {admin_secret}"})
+
+
+@pytest.fixture
+def agent_secret(transactional_db: None) -> str:
+    return create_token(kind=TokenKind.AGENT, name="agents", actor="test", auto_approve=True)[1]
+
+
+@pytest.fixture
+def router_secret(transactional_db: None) -> str:
+    return create_token(kind=TokenKind.ROUTER, name="routers", actor="test")[1]
