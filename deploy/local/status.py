@@ -8,7 +8,7 @@ from typing import NoReturn
 from deploy.local.console import Console, StackError
 from deploy.local.layout import Layout
 from deploy.local.parts import probe_of, read_record
-from deploy.local.supervisor import Supervisor
+from deploy.local.supervisor import ProcessState, Supervisor
 
 COLUMNS = "{:16} {:>8} {:>10} {:10} {:>6}  {}"
 
@@ -34,12 +34,19 @@ def status(layout: Layout, console: Console) -> bool:
                 part.name,
                 state.pid if state and state.pid else "-",
                 readable_duration(state.uptime_seconds) if state and state.pid else "-",
-                state.state.lower() if state else "stopped",
+                _shown_state(state, health),
                 part.port or "-",
                 health,
             )
         )
     return all_well
+
+
+def _shown_state(state: ProcessState | None, health: str) -> str:
+    """supervisord calls a part starting until a fixed time is over, whether it works already or not."""
+    if state is None:
+        return "stopped"
+    return "running" if health == "ok" else state.state.lower()
 
 
 def readable_duration(seconds: int) -> str:
