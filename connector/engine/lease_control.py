@@ -87,7 +87,7 @@ class LeaseControl:
         for lease in self.table:
             if lease.kind is not LeaseKind.SESSION or lease.pinned or lease.ending is not None:
                 continue
-            if ttl_seconds == 0 or not new.bidirectional_kv_xfer:
+            if not new.bidirectional_kv_xfer or (ttl_seconds == 0 and not lease.has_own_ttl):
                 self.release(lease, LeaseState.RELEASED, "policy")
             elif ttl_seconds != old.decoder_kv_blocks_ttl and not lease.has_own_ttl:
                 remaining = max(0.0, lease.renewed_at + ttl_seconds - time.perf_counter())
