@@ -105,6 +105,9 @@ class EngineLink:
                     except (OSError, ValueError) as error:
                         logger.warning("Agent disconnected: %s", error)
                         self._drop_connection(selector)
+                    except Exception:
+                        logger.exception("The link failed; its agent has to connect again")
+                        self._drop_connection(selector)
             self._drop_connection(selector)
         self._server.close()
 
