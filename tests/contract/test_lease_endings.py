@@ -113,6 +113,16 @@ def test_no_ttl_or_no_reuse_releases_the_unpinned_only(bench: Bench, policy: dic
     assert bench.ends() == [("a", LeaseState.RELEASED, "policy")]
 
 
+def test_a_sessions_own_ttl_is_narrower_than_an_engines_ttl_of_zero() -> None:
+    """Else each reconnect of the agent, which sends the policy again, would end what that policy granted."""
+    bench = Bench(decoder_kv_blocks_ttl=0)
+    bench.grant("a", [1], has_own_ttl=True)
+    bench.publish(decoder_kv_blocks_ttl=0)
+    assert bench.released() == []
+    bench.publish(decoder_kv_blocks_ttl=0, bidirectional_kv_xfer=False)
+    assert bench.released() == ["a"]
+
+
 def test_the_same_policy_again_changes_nothing(bench: Bench) -> None:
     """An agent sends the policy at every reconnect."""
     bench.grant("a", [1], age_seconds=30)

@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from connector.engine import link as link_module
 from connector.engine.link import EngineLink
@@ -78,6 +79,25 @@ def test_garbage_closes_that_connection_only(link: EngineLink, path: Path, frame
     with connected(path) as client:
         client.send(Ping(nonce=1))
         assert client.receive(Pong).nonce == 1
+
+
+def test_a_fault_of_the_engine_costs_one_connection_and_not_the_link(
+    path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = [RuntimeError("a fault")]
+
+    def hello() -> EngineHello:
+        if faults:
+            raise faults.pop()
+        return engine.hello()
+
+    link = EngineLink(path, structs.replace(engine.callbacks(), hello=hello))
+    with LinkClient(path) as client:
+        assert client.read_to_end() == []
+    with connected(path):
+        pass
+    link.close()
+    assert "a fault" in caplog.text
 
 
 def test_a_path_of_a_live_engine_is_refused(link: EngineLink, path: Path, engine: FakeEngine) -> None:
