@@ -48,7 +48,8 @@ class ApiError(Exception):
     def body(self) -> bytes:
         default = "invalid_request_error" if self.status < 500 else "server_error"
         kind = _TYPE_BY_STATUS.get(self.status, default)
-        return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))
+        message = self.message.encode(errors="replace").decode()
+        return msgspec.json.encode(ErrorBody(ErrorDetail(message, kind, self.param, self.code)))
 
     def to_response(self) -> web.Response:
         response = web.Response(status=self.status, body=self.body(), content_type=JSON_TYPE)

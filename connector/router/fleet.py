@@ -1,5 +1,6 @@
 """The engines as this router sees them: the control plane's snapshot, corrected by the agents' feeds."""
 
+import logging
 import time
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ EMPTY_SNAPSHOT = FleetSnapshot(
     api_keys=(),
 )
 
+log = logging.getLogger(__name__)
+
 AVOID_SECONDS = 1.0
 """How long an engine that refused a connection is taken only if there is no other."""
 
@@ -25,10 +28,11 @@ _SERVING_STATES = frozenset(("ready", "silent"))
 
 
 class Engine:
-    """One engine and what is in flight to it. Lives as long as the snapshot names it with the same address."""
+    """One engine and what is in flight to it. Lives as long as snapshots name it."""
 
     def __init__(self, facts: FleetEngine) -> None:
         self.facts = facts
+        self._is_reachable = False
         self.feed_state: EngineState | None = None
         self.feed_incarnation = ""
         """The incarnation that the feed told last; it outlives the feed until the control plane tells another."""
@@ -39,6 +43,21 @@ class Engine:
         self.is_late_with_notices = False
         self._avoid_until = 0.0
         self._urls: dict[str, URL] = {}
+        self.take_facts(facts)
+
+    def take_facts(self, facts: FleetEngine) -> None:
+        """What the control plane says now. An address that is none takes the engine out of service, no more."""
+        if self.feed_state is None and self.facts.incarnation != facts.incarnation:
+            self.feed_incarnation = ""
+        if self.facts.model != facts.model:
+            self.served_models = frozenset((facts.model,))
+        self.facts = facts
+        self._urls = {}
+        try:
+            self._is_reachable = URL(facts.engine_url).host is not None
+        except ValueError as error:
+            self._is_reachable = False
+            log.warning("event=bad_engine_url engine=%s url=%s error=%s", facts.name, facts.engine_url, error)
 
     @property
     def name(self) -> str:
@@ -55,7 +74,7 @@ class Engine:
     @property
     def is_up(self) -> bool:
         """The engine answers as far as is known. The feed, where connected, is fresher than the control plane."""
-        if self.facts.state == "pending":
+        if self.facts.state == "pending" or not self._is_reachable:
             return False
         if self.feed_state is not None:
             return self.feed_state is EngineState.READY
@@ -90,19 +109,15 @@ class Fleet:
         self._engines: dict[str, Engine] = {}
 
     def apply(self, snapshot: FleetSnapshot) -> None:
-        """Takes a snapshot over; engines that stay keep their counters."""
+        """Takes a snapshot over; engines that stay keep their counters and what their feeds told."""
         engines = {}
         for facts in snapshot.engines:
-            known = self._engines.get(facts.name)
-            if known is None or known.facts.engine_url != facts.engine_url or known.role is not facts.role:
-                engines[facts.name] = Engine(facts)
-                continue
-            if known.feed_state is None and known.facts.incarnation != facts.incarnation:
-                known.feed_incarnation = ""
-            if known.facts.model != facts.model:
-                known.served_models = frozenset((facts.model,))
-            known.facts = facts
-            engines[facts.name] = known
+            engine = self._engines.get(facts.name)
+            if engine is None:
+                engine = Engine(facts)
+            else:
+                engine.take_facts(facts)
+            engines[facts.name] = engine
         self._engines = engines
         self.snapshot = snapshot
 

@@ -143,9 +143,20 @@ def _client_key(fields: Fields, headers: Mapping[str, str]) -> str:
         name = SESSION_HEADER
     if not isinstance(value, str):
         raise bad_request(f"'{name}' must be a string.", name)
+    if not _is_text(value):
+        raise bad_request(f"'{name}' must be valid UTF-8.", name)
     if len(value) > MAX_CLIENT_KEY_CHARS:
         raise bad_request(f"'{name}' must be at most {MAX_CLIENT_KEY_CHARS} characters long.", name)
     return value
+
+
+def _is_text(value: str) -> bool:
+    """False for headers whose bytes are no UTF-8: they arrive with lone surrogates in their place."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _model(fields: Fields) -> str:

@@ -100,6 +100,7 @@ class TurnRunner:
         self, http: web.BaseRequest, tenant: str, request: TurnRequest, model: str, started: float, started_ns: int
     ) -> Turn:
         turn_id, trace, placing = str(uuid7()), start_trace(http.headers), Lap()
+        salt, headers = self._session_keys.cache_salt(tenant), headers_to_engine(http.headers)
         placing.begin()
         placement = await self._placer.place(turn_id, tenant, request, model, trace)
         placing.finish()
@@ -110,8 +111,8 @@ class TurnRunner:
             model=model,
             trace=trace,
             placement=placement,
-            salt=self._session_keys.cache_salt(tenant),
-            base_headers=headers_to_engine(http.headers),
+            salt=salt,
+            base_headers=headers,
             started=started,
             started_ns=started_ns,
             placing=placing,
