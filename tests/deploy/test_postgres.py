@@ -1,12 +1,16 @@
 """The embedded PostgreSQL, really started: loopback, password, UTF-8, and nothing lost at a stop."""
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from deploy.local import credentials, postgres
+from deploy.local.console import StackError
 from deploy.local.layout import Layout
 from deploy.local.postgres import Identity, Postgres
 from tests.deploy.conftest import free_port
@@ -20,12 +24,28 @@ def make_server(layout: Layout, identity: Identity | None = None) -> Postgres:
     return Postgres(layout=layout, binaries=binaries, identity=chosen, port=free_port())
 
 
+def ways_to_run(layout: Layout) -> Iterator[Identity]:
+    """Every way that this user has here, not only the one that would be chosen."""
+    binaries = postgres.find_binaries(layout.main_venv)
+    yield postgres.choose_identity(layout, binaries)
+    if os.geteuid() == 0:
+        with suppress(StackError):  # a checkout below a private folder has one way only
+            yield postgres.unprivileged_identity(layout, binaries)
+
+
 async def until_accepting(server: Postgres) -> None:
     await until(lambda: postgres.is_accepting(server.binaries, server.port), "PostgreSQL accepts sessions")
 
 
 async def test_committed_rows_survive_a_stop(layout: Layout) -> None:
-    server = make_server(layout)
+    for identity in ways_to_run(layout):
+        try:
+            await check_that_rows_survive(make_server(layout, identity))
+        finally:
+            shutil.rmtree(identity.data.parent)
+
+
+async def check_that_rows_survive(server: Postgres) -> None:
     assert server.initialise()
     with running(server.program()):
         await until_accepting(server)
@@ -83,5 +103,5 @@ def test_ordinary_user_runs_it_directly(layout: Layout, monkeypatch: pytest.Monk
 def test_root_without_any_way_out_is_told_what_to_do(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(postgres, "namespace_prefix", lambda: None)
-    with pytest.raises(postgres.StackError, match="as an ordinary user, or set BACKHAUL_DATABASE_URL"):
+    with pytest.raises(StackError, match="as an ordinary user, or set BACKHAUL_DATABASE_URL"):
         postgres.choose_identity(layout, layout.run)
