@@ -3,12 +3,26 @@
 import time
 from typing import Any
 
+import msgspec
+
 from connector.engine.digests import DigestChain, pack
 from connector.engine.leases import Lease
 from connector.engine.legs import Leg
 from connector.engine.offers import FenceWord, KvOffer
 from connector.identity import uuid7
 from connector.protocol import LeaseKind, Role
+
+
+class GrantFacts(msgspec.Struct, frozen=True):
+    """``block_ids: [groups][blocks]`` as vLLM would export them; the first ``num_tokens`` tokens have KV in them.
+
+    ``fence``: (slot, generation) of the request's word.
+    """
+
+    block_ids: Any
+    fence: tuple[int, int]
+    num_tokens: int
+    ttl_seconds: float
 
 
 class LeaseFactory:
@@ -18,6 +32,7 @@ class LeaseFactory:
         parallel = scheduler.vllm_config.parallel_config
         self._engine_name = engine_name
         self._role = role
+        self._kind = LeaseKind.SESSION if role is Role.DECODE else LeaseKind.HANDOFF
         self._fingerprint = fingerprint
         self._incarnation = str(scheduler.engine_id)
         self._block_size = int(scheduler.block_size)
@@ -28,22 +43,31 @@ class LeaseFactory:
         self.bytes_per_block = bytes_per_block
         self.fence_address_of_rank: dict[int, int] = {}
 
-    def make(
-        self,
-        request: Any,
-        leg: Leg,
-        chain: DigestChain,
-        block_ids: Any,
-        *,
-        fence: tuple[int, int],
-        num_tokens: int,
-        ttl_seconds: float,
-    ) -> Lease:
-        """``block_ids: [groups][blocks]`` as vLLM would export them; ``num_tokens`` have KV in them."""
-        kind = LeaseKind.SESSION if self._role is Role.DECODE else LeaseKind.HANDOFF
+    def make(self, request: Any, leg: Leg, chain: DigestChain, facts: GrantFacts) -> Lease:
+        envelope = leg.envelope
         now = time.perf_counter()
-        slot, generation = fence
-        offer = KvOffer(
+        offer = self._offer(request, leg, chain, facts, now)
+        held = frozenset(block for group in facts.block_ids for block in group)
+        return Lease(
+            lease_id=offer.lease_id,
+            request_id=request.request_id,
+            kind=self._kind,
+            tenant=envelope.tenant,
+            session_id=envelope.session_id,
+            turn_id=envelope.turn_id,
+            traceparent=envelope.traceparent,
+            chain=envelope.chain,
+            offer=offer,
+            block_ids=held,
+            num_bytes=len(held) * self.bytes_per_block,
+            renewed_at=now,
+            deadline=now + facts.ttl_seconds,
+            has_own_ttl=envelope.policy is not None and envelope.policy.decoder_kv_blocks_ttl is not None,
+        )
+
+    def _offer(self, request: Any, leg: Leg, chain: DigestChain, facts: GrantFacts, now: float) -> KvOffer:
+        slot, generation = facts.fence
+        return KvOffer(
             lease_id=str(uuid7()),
             engine=self._engine_name,
             incarnation=self._incarnation,
@@ -51,36 +75,19 @@ class LeaseFactory:
             tenant=leg.envelope.tenant,
             model_fingerprint=self._fingerprint,
             block_size=self._block_size,
-            num_tokens=num_tokens,
-            block_ids=tuple(tuple(group) for group in block_ids),
-            digests=pack(chain.digests[: num_tokens // self._block_size]),
-            tail_digest=chain.tail(request.all_token_ids, num_tokens),
+            num_tokens=facts.num_tokens,
+            block_ids=tuple(tuple(group) for group in facts.block_ids),
+            digests=pack(chain.digests[: facts.num_tokens // self._block_size]),
+            tail_digest=chain.tail(request.all_token_ids, facts.num_tokens),
             host=self._host,
             port=self._port,
             request_id=request.request_id,
             tp_size=self._tp_size,
             dcp_size=self._dcp_size,
             pp_size=self._pp_size,
-            expires_at_source=now + ttl_seconds if kind is LeaseKind.SESSION else None,
+            expires_at_source=now + facts.ttl_seconds if self._kind is LeaseKind.SESSION else None,
             fence_words=self._fence_words(slot),
             fence_generation=generation,
-        )
-        held = frozenset(block for group in block_ids for block in group)
-        return Lease(
-            lease_id=offer.lease_id,
-            request_id=request.request_id,
-            kind=kind,
-            tenant=leg.envelope.tenant,
-            session_id=leg.envelope.session_id,
-            turn_id=leg.envelope.turn_id,
-            traceparent=leg.envelope.traceparent,
-            chain=leg.envelope.chain,
-            offer=offer,
-            block_ids=held,
-            num_bytes=len(held) * self.bytes_per_block,
-            renewed_at=now,
-            deadline=now + ttl_seconds,
-            has_own_ttl=leg.envelope.policy is not None and leg.envelope.policy.decoder_kv_blocks_ttl is not None,
         )
 
     def _fence_words(self, slot: int) -> tuple[FenceWord, ...]:

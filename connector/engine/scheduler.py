@@ -8,15 +8,15 @@ from vllm.v1.request import RequestStatus
 
 from connector.engine import guards
 from connector.engine.compat import IdleWait
-from connector.engine.fence import FenceSlots
+from connector.engine.digests import DigestChain
+from connector.engine.fence_orders import FenceOrders
 from connector.engine.fingerprint import is_full_attention_only, model_fingerprint
-from connector.engine.grants import LeaseFactory
+from connector.engine.grants import GrantFacts, LeaseFactory
 from connector.engine.lease_control import LeaseControl
-from connector.engine.leases import Lease
 from connector.engine.legs import Leg
 from connector.engine.matcher import LegMatcher, clear_remote_fields
 from connector.engine.matching import Match
-from connector.engine.metadata import BackhaulMetadata, FenceTarget, SchedulerOrders
+from connector.engine.metadata import BackhaulMetadata, SchedulerOrders
 from connector.engine.offers import PURPOSE as OFFER_PURPOSE
 from connector.engine.options import EngineOptions
 from connector.engine.policy import LivePolicy
@@ -32,7 +32,7 @@ FINISHED_CLEANLY = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED
 
 
 class BackhaulScheduler(NixlPullConnectorScheduler):
-    """Seams of vLLM 0.32.0; each override says what vLLM does there and what must hold after ours."""
+    """Seams of vLLM 0.32.0; each override says what vLLM does there."""
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any, options: EngineOptions) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
@@ -48,10 +48,7 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             allow_partial=is_full_attention_only(kv_cache_config),
         )
         self._legs: dict[str, Leg] = {}
-        self._slots = FenceSlots()
-        self._dropped_words: list[str] = []
-        self._fence_words: dict[str, tuple[int, int]] = {}
-        self._fence_targets: dict[str, FenceTarget] = {}
+        self._fence = FenceOrders()
         bytes_per_block = max(
             group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in kv_cache_config.kv_cache_groups
         )
@@ -135,13 +132,10 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         params = request.kv_transfer_params
         if leg is None or not params or params.get("_remote_blocks_processed"):
             return
-        slot = self._slots.assign(request.request_id)
-        if slot is not None:
-            self._fence_words[request.request_id] = slot
+        self._fence.raise_word(request.request_id)
         if num_external_tokens > 0 and leg.offer is not None:
             leg.is_pulling = True
-            words = {word.rank: word.address for word in leg.offer.fence_words}
-            self._fence_targets[request.request_id] = FenceTarget(words, leg.offer.fence_generation)
+            self._fence.compare(request.request_id, leg.offer)
             self.transfers.start(request.request_id, leg)
         else:
             self._report_leg(leg)
@@ -154,22 +148,25 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
     # ------------------------------------------------ the step
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
-        self.control.pump()
-        self.control.keep_low_water()
-        self.reporter.count_step(scheduler_output)
-        self._wait_if_idle(scheduler_output)
+        self._before_step(scheduler_output)
         meta = super().build_connector_meta(scheduler_output)
         ours = BackhaulMetadata()
         ours.__dict__.update(meta.__dict__)
         ours.orders = self._take_orders()
         return ours
 
+    @guards.contained(guards.nothing)
+    def _before_step(self, scheduler_output: Any) -> None:
+        self.control.pump()
+        self.control.keep_low_water()
+        self.reporter.count_step(scheduler_output)
+        self._wait_if_idle(scheduler_output)
+
     def _wait_if_idle(self, scheduler_output: Any) -> None:
         has_work = scheduler_output.total_num_scheduled_tokens or self._reqs_need_recv or self._reqs_need_send
         holds_blocks = len(self.control.table) or len(self.quarantine)
-        if has_work or self.transfers.is_waiting or self.control.has_orders or not holds_blocks:
-            return
-        self._idle_wait.wait()
+        if holds_blocks and not (has_work or self.transfers.is_waiting or self.control.has_orders):
+            self._idle_wait.wait()
 
     def _take_orders(self) -> SchedulerOrders:
         policy = self.live_policy.values
@@ -177,11 +174,8 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             pull_deadline_seconds=policy.kv_pull_deadline,
             release_on_read=policy.release_on_read,
             lease_extension_seconds=policy.kv_lease_duration * 2 // 3,
-            fence_words=self._fence_words,
-            dropped_words=self._dropped_words,
-            fence_targets=self._fence_targets,
         )
-        self._fence_words, self._dropped_words, self._fence_targets = {}, [], {}
+        self._fence.fill(orders)
         self.control.fill(orders)
         return orders
 
@@ -199,13 +193,12 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             self.transfers.note(report.transfers)
         for request_id in output.failed_recving or ():
             self.quarantine.hold(request_id)
-        if report is not None:
-            self.quarantine.end(report.ended)
+        self.quarantine.end(report.ended if report is not None else [])
         for request_id in output.finished_recving or ():
             self._end_pull(request_id)
         for request_id in output.finished_sending or ():
             self.control.ended(request_id)
-            self._slots.release(request_id)
+            self._fence.lease_ended(request_id)
 
     def _end_pull(self, request_id: str) -> None:
         finished = self.transfers.finish(request_id)
@@ -225,7 +218,6 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         params = request.kv_transfer_params
         if not params or params.get("do_remote_prefill") or request.status not in FINISHED_CLEANLY:
             return self._finish_without_lease(request, block_ids, leg)
-        self.control.pump()
         if leg is None:
             # Without an envelope P still serves stock peers; D keeps nothing, since nobody could be offered it.
             is_prefill = bool(params.get("do_remote_decode"))
@@ -251,12 +243,11 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
 
     def _forget(self, request_id: str) -> None:
         self._legs.pop(request_id, None)
-        if self._slots.release(request_id):
-            self._dropped_words.append(request_id)
+        self._fence.drop(request_id)
 
     def _finish_leg(self, request: Any, block_ids: Any, leg: Leg) -> tuple[bool, dict[str, Any] | None]:
         self._report_leg(leg)
-        fence = self._slots.get(request.request_id)
+        fence = self._fence.word_of(request.request_id)
         ttl_seconds = self._ttl_seconds(leg)
         if fence is None or ttl_seconds <= 0 or not self.factory.fence_address_of_rank:
             return self._decline_lease(request)
@@ -273,19 +264,17 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         if not is_kept or exported is None:
             self._forget(request.request_id)
             return is_kept, None
-        lease = self.factory.make(
-            request,
-            leg,
-            chain,
-            exported["remote_block_ids"],
-            fence=fence,
-            num_tokens=num_tokens,
-            ttl_seconds=ttl_seconds,
-        )
-        return True, self._grant(request, leg, lease)
+        facts = GrantFacts(exported["remote_block_ids"], fence, num_tokens, ttl_seconds)
+        return True, self._grant(request, leg, chain, facts)
 
-    def _grant(self, request: Any, leg: Leg, lease: Lease) -> dict[str, Any] | None:
+    def _grant_nothing(self, request: Any, *_: Any) -> None:
+        """vLLM keeps the blocks until the TTL; nobody is offered them."""
+        self._legs.pop(request.request_id, None)
+
+    @guards.contained(_grant_nothing)
+    def _grant(self, request: Any, leg: Leg, chain: DigestChain, facts: GrantFacts) -> dict[str, Any] | None:
         """What goes into the engine's answer: P's offer for D; nothing of D's, whose lease travels by the feed."""
+        lease = self.factory.make(request, leg, chain, facts)
         self.control.grant(lease)
         self._legs.pop(request.request_id, None)
         if self.role is Role.DECODE:
@@ -304,8 +293,6 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         if not leg.policy.bidirectional_kv_xfer or not self._matcher.allow_partial:
             return 0.0
         return float(leg.policy.decoder_kv_blocks_ttl)
-
-    # ------------------------------------------------ liveness
 
     def has_pending_push_work(self) -> bool:
         """Keeps the core stepping until quarantined reads have ended."""

@@ -186,8 +186,8 @@ class SchedulerBench:
         scheduler = self.scheduler
         places: dict[str, Any] = {
             "legs": scheduler._legs,
-            "slots": scheduler._slots._held,
-            "fence_targets": scheduler._fence_targets,
+            "slots": scheduler._fence._slots._held,
+            "fence_targets": scheduler._fence._targets,
             "transfers": scheduler.transfers._legs,
             "ranks": scheduler.transfers._ranks,
             "leases": list(scheduler.control.table),
