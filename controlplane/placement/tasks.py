@@ -10,7 +10,7 @@ MAX_EXPIRY_BATCHES = 20
 """Bounds one run; what is left over is the next one's, 2 s later."""
 
 
-@shared_task(name="placement.expire_leases", acks_late=True)  # type: ignore[untyped-decorator]
+@shared_task(name="placement.expire_leases", acks_late=True)
 def expire_leases() -> int:
     """Ends overdue placements, each batch in its own transaction; idempotent, and runs may overlap."""
     now = timezone.now()
@@ -23,7 +23,7 @@ def expire_leases() -> int:
     return num_expired
 
 
-@shared_task(name="placement.forget_ungranted_leases", acks_late=True)  # type: ignore[untyped-decorator]
+@shared_task(name="placement.forget_ungranted_leases", acks_late=True)
 def forget_ungranted_leases() -> int:
     return actions.forget_ungranted_leases(now=timezone.now())
 
