@@ -16,7 +16,7 @@ from connector.engine.lease_control import LeaseControl
 from connector.engine.legs import Leg
 from connector.engine.matcher import LegMatcher, clear_remote_fields
 from connector.engine.matching import Match
-from connector.engine.metadata import BackhaulMetadata, SchedulerOrders
+from connector.engine.metadata import BackhaulMetadata, SchedulerOrders, WorkerReport
 from connector.engine.offers import PURPOSE as OFFER_PURPOSE
 from connector.engine.options import EngineOptions
 from connector.engine.policy import LivePolicy
@@ -181,19 +181,24 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
 
     def update_connector_output(self, connector_output: Any) -> None:
         super().update_connector_output(connector_output)
+        self._hold_late_blocks(connector_output)
         self._after_step(connector_output)
 
     @guards.contained(guards.nothing)
-    def _after_step(self, output: Any) -> None:
-        report = output.kv_connector_worker_meta
-        if report is not None:
-            self.quarantine.note(report.quarantined)
-            self.control.note_reads(report.reads)
-            self.control.note_expired(report.expired)
-            self.transfers.note(report.transfers)
+    def _hold_late_blocks(self, output: Any) -> None:
+        """First and for itself: no fault of the bookkeeping may free blocks that a READ may still write to."""
+        report = output.kv_connector_worker_meta or WorkerReport()
+        self.quarantine.note(report.quarantined)
         for request_id in output.failed_recving or ():
             self.quarantine.hold(request_id)
-        self.quarantine.end(report.ended if report is not None else [])
+        self.quarantine.end(report.ended)
+
+    @guards.contained(guards.nothing)
+    def _after_step(self, output: Any) -> None:
+        report = output.kv_connector_worker_meta or WorkerReport()
+        self.control.note_reads(report.reads)
+        self.control.note_expired(report.expired)
+        self.transfers.note(report.transfers)
         for request_id in output.finished_recving or ():
             self._end_pull(request_id)
         for request_id in output.finished_sending or ():
