@@ -187,6 +187,7 @@ def _access_entry(turn: Turn, duration: float) -> dict[str, object]:
         "decision": _decision(turn),
         "offered_lease": placement.lease.lease_id if placement.lease else "",
         "pulled_tokens": turn.reply.num_pulled_tokens if turn.reply else 0,
+        "place_ms": round(turn.placing.seconds * 1000, 2),
         "prefill_ms": round(turn.prefill.seconds * 1000, 2),
         "ttft_ms": round(turn.ttft_seconds * 1000, 2),
         "duration_ms": round(duration * 1000, 2),

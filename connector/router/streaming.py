@@ -7,7 +7,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-TAIL_BYTES = 16 * 1024
+TAIL_BYTES = 4 * 1024
 """How much of a reply's end is kept to find its usage in."""
 
 MAX_REPLY_BYTES = 256 * 1024
