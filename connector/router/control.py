@@ -24,7 +24,7 @@ from connector.protocol import (
     RouterToControl,
     Welcome,
 )
-from connector.router.reconnect import delays
+from connector.router.reconnect import Complaints, delays
 from connector.router.spool import EventSpool
 
 WRITE_EVERY_SECONDS = 0.1
@@ -72,6 +72,7 @@ class ControlClient:
         self._status = status
         self._committed = asyncio.Event()
         self._heartbeat_seconds = 2.0
+        self._complaints = Complaints(log, logging.WARNING)
         self.is_connected = False
 
     async def run(self) -> None:
@@ -103,12 +104,13 @@ class ControlClient:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
                     self._check_welcome(await self._receive(socket))
                 was_welcome = self.is_connected = True
+                self._complaints.forget()
                 log.info("event=control_connected url=%s", self._url)
                 await self._converse(socket)
         except ControlLostError as error:
-            log.warning("event=control_lost url=%s reason=%s", self._url, error)
+            self._complaints.tell("control_lost", self._url, str(error))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            log.warning("event=control_unreachable url=%s error=%s", self._url, str(error) or type(error).__name__)
+            self._complaints.tell("control_unreachable", self._url, str(error) or type(error).__name__)
         finally:
             self.is_connected = False
         return was_welcome

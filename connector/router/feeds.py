@@ -18,7 +18,7 @@ from connector.protocol import (
 )
 from connector.router.fleet import Fleet
 from connector.router.metrics import Metrics
-from connector.router.reconnect import delays
+from connector.router.reconnect import Complaints, delays
 
 HANDSHAKE_SECONDS = 10.0
 PING_SECONDS = 5.0
@@ -57,6 +57,7 @@ class FeedClient:
         self._metrics = metrics
         self._unsent: asyncio.Queue[ReleaseLease] = asyncio.Queue(MAX_UNSENT)
         self._open = asyncio.Semaphore(MAX_OPEN_RELEASES)
+        self._complaints = Complaints(log, logging.WARNING)
         self.is_connected = False
         self.was_tried = asyncio.Event()
 
@@ -100,9 +101,9 @@ class FeedClient:
                 had_snapshot = True
                 await self._follow(socket, sequence)
         except FeedLostError as error:
-            log.warning("event=feed_lost engine=%s reason=%s", self.engine, error)
+            self._complaints.tell("feed_lost", self.engine, str(error))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            log.info("event=feed_unreachable engine=%s error=%s", self.engine, str(error) or type(error).__name__)
+            self._complaints.tell("feed_unreachable", self.engine, str(error) or type(error).__name__)
         finally:
             self.was_tried.set()
             if had_snapshot:
@@ -122,6 +123,7 @@ class FeedClient:
         self._metrics.feeds_connected.inc()
         self.is_connected = True
         self.was_tried.set()
+        self._complaints.forget()
         log.info("event=feed_connected engine=%s leases=%s", self.engine, len(message.leases))
         return message.sequence
 

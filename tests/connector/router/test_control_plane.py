@@ -1,5 +1,6 @@
 """The control plane's connection: fleet and policy in, acks and events out, away for any time."""
 
+import logging
 import stat
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 
 from connector.protocol import PolicyPatch, PolicyValues, TurnRecorded
+from connector.router.reconnect import Complaints
 from connector.router.spool import MAX_PENDING, EventSpool
 from tests.connector.router.conftest import Scene, assistant, user
 from tests.connector.router.waiting import eventually
@@ -191,3 +193,13 @@ def test_patches_of_a_snapshot_survive_the_disk(tmp_path: Path) -> None:
     assert load_snapshot(tmp_path) == snapshot
     (tmp_path / "fleet.json").write_text("{")
     assert load_snapshot(tmp_path) is None
+
+
+def test_peer_that_stays_away_is_complained_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints(logging.getLogger("test.peer"), logging.WARNING)
+    for reason in ("refused", "refused", "reset", "refused"):
+        complaints.tell("peer_lost", "p0", reason)
+    assert [record.args[2] for record in caplog.records if record.levelno == logging.WARNING] == ["refused", "reset"]  # type: ignore[index]
+    complaints.forget()
+    complaints.tell("peer_lost", "p0", "refused")
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 3
