@@ -10,7 +10,7 @@ from connector.engine.leases import Lease
 from connector.engine.legs import Leg
 from connector.engine.offers import FenceWord, KvOffer
 from connector.identity import uuid7
-from connector.protocol import LeaseKind, Role
+from connector.protocol import LeaseKind, PolicyValues, Role
 
 
 class GrantFacts(msgspec.Struct, frozen=True):
@@ -42,6 +42,14 @@ class LeaseFactory:
         self._pp_size = int(parallel.pipeline_parallel_size)
         self.bytes_per_block = bytes_per_block
         self.fence_address_of_rank: dict[int, int] = {}
+
+    def ttl_seconds(self, policy: PolicyValues, *, allow_partial: bool) -> float:
+        """0: no lease. ``policy`` is that of now: a TTL of 0 grants none, whenever the request began."""
+        if self._kind is LeaseKind.HANDOFF:
+            return float(policy.kv_lease_duration)
+        if not policy.bidirectional_kv_xfer or not allow_partial:
+            return 0.0
+        return float(policy.decoder_kv_blocks_ttl)
 
     def make(self, request: Any, leg: Leg, chain: DigestChain, facts: GrantFacts) -> Lease:
         envelope = leg.envelope

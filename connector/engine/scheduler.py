@@ -19,7 +19,7 @@ from connector.engine.matching import Match
 from connector.engine.metadata import BackhaulMetadata, SchedulerOrders, WorkerReport
 from connector.engine.offers import PURPOSE as OFFER_PURPOSE
 from connector.engine.options import EngineOptions
-from connector.engine.policy import LivePolicy
+from connector.engine.policy import LivePolicy, for_request
 from connector.engine.quarantine import BlockQuarantine
 from connector.engine.reporting import EngineReporter
 from connector.engine.transfers import TransferBook
@@ -253,7 +253,8 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
     def _finish_leg(self, request: Any, block_ids: Any, leg: Leg) -> tuple[bool, dict[str, Any] | None]:
         self._report_leg(leg)
         fence = self._fence.word_of(request.request_id)
-        ttl_seconds = self._ttl_seconds(leg)
+        policy = for_request(self.live_policy.values, leg.envelope.policy)
+        ttl_seconds = self.factory.ttl_seconds(policy, allow_partial=self._matcher.allow_partial)
         if fence is None or ttl_seconds <= 0 or not self.factory.fence_address_of_rank:
             return self._decline_lease(request)
         try:
@@ -263,8 +264,8 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             guards.num_contained["request_finished"] += 1
             logger.exception("No lease for %s", request.request_id)
             return self._decline_lease(request)
-        self._kv_lease_duration = leg.policy.kv_lease_duration
-        self.decoder_kv_blocks_ttl = leg.policy.decoder_kv_blocks_ttl
+        self._kv_lease_duration = policy.kv_lease_duration
+        self.decoder_kv_blocks_ttl = policy.decoder_kv_blocks_ttl
         is_kept, exported = super().request_finished(request, block_ids)
         if not is_kept or exported is None:
             self._forget(request.request_id)
@@ -291,13 +292,6 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             lease_id=lease.lease_id,
         )
         return {"backhaul": {field: getattr(reply, field) for field in reply.__struct_fields__}}
-
-    def _ttl_seconds(self, leg: Leg) -> float:
-        if self.role is Role.PREFILL:
-            return float(leg.policy.kv_lease_duration)
-        if not leg.policy.bidirectional_kv_xfer or not self._matcher.allow_partial:
-            return 0.0
-        return float(leg.policy.decoder_kv_blocks_ttl)
 
     def has_pending_push_work(self) -> bool:
         """Keeps the core stepping until quarantined reads have ended."""
