@@ -46,10 +46,25 @@ def bench(tmp_path: Path) -> Iterator[SchedulerBench]:
     made.scheduler.shutdown()
 
 
+def in_the_inbox(agent: LinkClient) -> None:
+    """The link's thread has done all that was asked of it before."""
+    agent.send(Ping(nonce=5))
+    agent.receive(Pong)
+
+
 @pytest.fixture
-def agent(bench: SchedulerBench) -> Iterator[LinkClient]:
+def newcomer(bench: SchedulerBench) -> Iterator[LinkClient]:
+    """An agent that has just connected."""
     with LinkClient(bench.options.link_path) as client:
         yield client
+
+
+@pytest.fixture
+def agent(newcomer: LinkClient) -> LinkClient:
+    """An agent that was greeted before anything happened."""
+    newcomer.receive(EngineHello)
+    in_the_inbox(newcomer)
+    return newcomer
 
 
 def lease(bench: SchedulerBench) -> Any:
@@ -60,8 +75,8 @@ def lease(bench: SchedulerBench) -> Any:
     return next(iter(bench.scheduler.control.table))
 
 
-def test_the_hello_says_which_engine_this_is(bench: SchedulerBench, agent: LinkClient) -> None:
-    hello = agent.receive(EngineHello)
+def test_the_hello_says_which_engine_this_is(bench: SchedulerBench, newcomer: LinkClient) -> None:
+    hello = newcomer.receive(EngineHello)
     engine = hello.engine
     assert (hello.protocol, hello.num_leases) == (PROTOCOL_VERSION, 0)
     assert (engine.name, engine.incarnation, engine.role) == ("d-0", "own-boot", Role.DECODE)
@@ -73,7 +88,6 @@ def test_the_hello_says_which_engine_this_is(bench: SchedulerBench, agent: LinkC
 
 
 def test_a_turn_is_heard_as_decision_and_lease(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     held = lease(bench)
     event = agent.receive(EngineEvent)
     assert isinstance(event.event, LegDecided)
@@ -88,7 +102,6 @@ def test_held_leases_follow_the_hello_of_a_later_agent(bench: SchedulerBench) ->
 
 
 def test_a_policy_holds_for_the_next_request_with_no_step_between(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     values = PolicyValues(decoder_kv_blocks_ttl=0)
     agent.send(SetPolicy(revision=9, values=values))
     applied = agent.receive(PolicyApplied)
@@ -98,14 +111,7 @@ def test_a_policy_holds_for_the_next_request_with_no_step_between(bench: Schedul
     assert bench.finish(request) == (False, None)
 
 
-def in_the_inbox(agent: LinkClient) -> None:
-    """The link's thread has taken all that was sent before."""
-    agent.send(Ping(nonce=5))
-    agent.receive(Pong)
-
-
 def test_a_release_goes_from_the_agent_to_the_workers_and_back(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     held = lease(bench)
     agent.receive(EngineEvent)
     agent.receive(LeaseOffer)
@@ -120,7 +126,6 @@ def test_a_release_goes_from_the_agent_to_the_workers_and_back(bench: SchedulerB
 
 
 def test_an_extension_is_heard_before_its_command_is_done(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     held = lease(bench)
     agent.receive(EngineEvent)
     agent.receive(LeaseOffer)
@@ -132,7 +137,6 @@ def test_an_extension_is_heard_before_its_command_is_done(bench: SchedulerBench,
 
 
 def test_an_idle_engine_still_answers_for_an_unknown_lease(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     agent.send(ReleaseLease(command_id="c1", key="gone"))
     assert agent.receive(CommandDone).outcome == "not_found"
 
@@ -143,7 +147,6 @@ def load(agent: LinkClient) -> Any:
 
 
 def test_the_load_counts_leases_blocks_and_requests(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     lease(bench)
     agent.receive(EngineEvent)
     agent.receive(LeaseOffer)
@@ -163,7 +166,6 @@ def test_the_load_counts_leases_blocks_and_requests(bench: SchedulerBench, agent
 
 
 def test_quarantined_blocks_are_part_of_the_load(bench: SchedulerBench, agent: LinkClient) -> None:
-    agent.receive(EngineHello)
     request = bench.arrive_raw(HISTORY, None, "late")
     bench.allocate(request)
     bench.results(WorkerReport(quarantined=["late"]), failed_recving={"late"})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connector.engine.digests import DIGEST_BYTES
-from connector.engine.grants import LeaseFactory
+from connector.engine.grants import GrantFacts, LeaseFactory
 from connector.engine.leases import Lease
 from connector.engine.legs import Leg
 from connector.engine.matcher import LegMatcher
@@ -41,7 +41,7 @@ def granted(request: Any, role: Role = Role.DECODE, *, num_tokens: int, ttl: flo
     leg = Leg(role=role, envelope=an_envelope(leg=role, **envelope), policy=POLICY)
     chain = matcher(role).digest(request, leg, num_tokens)
     blocks = [[7 + index for index in range(-(-num_tokens // BLOCK_SIZE))]]
-    return factory.make(request, leg, chain, blocks, fence=(5, 99), num_tokens=num_tokens, ttl_seconds=ttl)
+    return factory.make(request, leg, chain, GrantFacts(blocks, (5, 99), num_tokens, ttl))
 
 
 def test_a_session_lease_states_what_is_held_and_until_when() -> None:
@@ -79,7 +79,7 @@ def test_a_block_in_two_groups_is_held_once() -> None:
     request = a_request(range(6), reply=[60])
     leg = Leg(role=Role.DECODE, envelope=an_envelope(), policy=POLICY)
     chain = matcher(Role.DECODE).digest(request, leg, 6)
-    lease = factory.make(request, leg, chain, [[1, 2], [2, 3]], fence=(0, 1), num_tokens=6, ttl_seconds=60)
+    lease = factory.make(request, leg, chain, GrantFacts([[1, 2], [2, 3]], (0, 1), 6, 60))
     assert (lease.block_ids, lease.num_bytes) == (frozenset({1, 2, 3}), 3000)
 
 
@@ -95,6 +95,24 @@ def test_a_block_in_two_groups_is_held_once() -> None:
 )
 def test_a_lease_knows_whether_its_ttl_is_its_sessions_own(patch: PolicyPatch | None, has_own_ttl: bool) -> None:
     assert granted(a_request(range(6), reply=[60]), num_tokens=6, policy=patch).has_own_ttl is has_own_ttl
+
+
+@pytest.mark.parametrize(
+    ("role", "policy", "allow_partial", "ttl"),
+    [
+        (Role.DECODE, {}, True, 480.0),
+        (Role.DECODE, {"decoder_kv_blocks_ttl": 0}, True, 0.0),
+        (Role.DECODE, {"bidirectional_kv_xfer": False}, True, 0.0),
+        (Role.DECODE, {}, False, 0.0),
+        (Role.PREFILL, {}, True, 30.0),
+        (Role.PREFILL, {"bidirectional_kv_xfer": False, "decoder_kv_blocks_ttl": 0}, False, 30.0),
+    ],
+)
+def test_decode_leases_by_its_ttl_and_prefill_always_hands_over(
+    role: Role, policy: dict[str, Any], allow_partial: bool, ttl: float
+) -> None:
+    factory = LeaseFactory(SCHEDULER, "e", role, FINGERPRINT, bytes_per_block=1)
+    assert factory.ttl_seconds(PolicyValues(**policy), allow_partial=allow_partial) == ttl
 
 
 # ---------------------------------------------------------------- from one engine to the other
