@@ -8,6 +8,7 @@ and session ids are derived with keyed blake2b and a purpose, so that no use can
 import base64
 import hashlib
 import hmac
+import re
 import stat
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,8 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 MIN_SECRET_BYTES = 32
+KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,16}")
+"""Short, so that a secret in its place is no key id; without a dot, which separates the parts of a token."""
 MAX_TOKEN_CHARS = 4 * 1024 * 1024
 """Bounds what a peer can make us decode: 4 MiB holds the digests of about 6 million tokens."""
 
@@ -41,17 +44,10 @@ class FleetKey:
         if mode & 0o077:
             raise ValueError(f"{path} is readable by others (mode {mode:03o}); run chmod 600 on it")
         secrets: dict[str, bytes] = {}
-        for line in path.read_text().splitlines():
-            if not line.strip():
-                continue
-            key_id, _, secret_hex = line.strip().partition(" ")
-            try:
-                secret = bytes.fromhex(secret_hex)
-            except ValueError:
-                raise ValueError(f"{path}: the secret of key {key_id} is not hexadecimal") from None
-            if len(secret) < MIN_SECRET_BYTES:
-                raise ValueError(f"{path}: the secret of key {key_id} is shorter than {MIN_SECRET_BYTES} bytes")
-            secrets[key_id] = secret
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if line.strip():
+                key_id, secret = _parse_line(line.strip(), where=f"{path} line {number}")
+                secrets[key_id] = secret
         return cls(secrets)
 
     def digest_key(self) -> bytes:
@@ -69,7 +65,7 @@ class FleetKey:
 
     def verify(self, purpose: str, token: object, kind: type[T]) -> T:
         """The signed value, or ``InvalidTokenError``. Nothing is decoded before the signature holds."""
-        if not isinstance(token, str) or len(token) > MAX_TOKEN_CHARS:
+        if not isinstance(token, str) or len(token) > MAX_TOKEN_CHARS or not token.isascii():
             raise InvalidTokenError("not a token")
         key_id, _, rest = token.partition(".")
         payload, _, mac = rest.partition(".")
@@ -85,6 +81,20 @@ class FleetKey:
     def _mac(self, key_id: str, purpose: str, payload: str) -> str:
         body = f"{purpose}.{key_id}.{payload}".encode()
         return hashlib.blake2b(body, key=self._signing[key_id], digest_size=32).hexdigest()
+
+
+def _parse_line(line: str, where: str) -> tuple[str, bytes]:
+    """Errors name the line and never quote it: a misplaced secret must not reach a log."""
+    key_id, _, secret_hex = line.partition(" ")
+    if not KEY_ID.fullmatch(key_id):
+        raise ValueError(f"{where} does not start with a key id (up to 16 letters, digits, dashes, underscores)")
+    try:
+        secret = bytes.fromhex(secret_hex)
+    except ValueError:
+        raise ValueError(f"{where}: the secret is not hexadecimal") from None
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(f"{where}: the secret is shorter than {MIN_SECRET_BYTES} bytes")
+    return key_id, secret
 
 
 def _derive(secret: bytes, purpose: bytes) -> bytes:

@@ -100,6 +100,7 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
 
     # ------------------------------------------------ matching
 
+    @guards.contained(lambda *_: (0, False))
     def _recompute(self, request: Any, _num_computed_tokens: int) -> tuple[int, bool]:
         """After an exception: no remote tokens. A decode leg's source is still notified, by its kept endpoint."""
         leg = self._legs.get(request.request_id)

@@ -127,7 +127,7 @@ def _text(raw: Mapping[str, str | None], name: str) -> str:
 
 def _name(raw: Mapping[str, str | None], name: str) -> str:
     value = _text(raw, name)
-    if not NAME_PATTERN.match(value):
+    if not NAME_PATTERN.fullmatch(value):
         raise ConfigurationError(f"BACKHAUL_{name} must be 1-128 letters, digits, dots, dashes or underscores.")
     return value
 
@@ -163,7 +163,7 @@ def _host(raw: Mapping[str, str | None], name: str) -> str:
     try:
         ipaddress.ip_address(value)
     except ValueError:
-        if not NAME_PATTERN.match(value):
+        if not NAME_PATTERN.fullmatch(value):
             raise ConfigurationError(f"BACKHAUL_{name} must be an address or a host name, not {value!r}.") from None
     return value
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connector.protocol import LegEnvelope
 from connector.signing import MAX_TOKEN_CHARS, FleetKey, InvalidTokenError
 
 DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=200)
@@ -170,15 +171,31 @@ def test_the_owner_alone_may_read_it(tmp_path: Path, mode: int) -> None:
     assert FleetKey.load(key_file(tmp_path, f"k1 {SECRET.hex()}", mode)).active_id == "k1"
 
 
+@pytest.mark.parametrize("content", ["a1b2" * 16, "a1b2" * 16 + " k1", "k.1 " + "a1b2" * 16])
+def test_a_misplaced_secret_is_never_quoted(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "fleet.key"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(ValueError, match="line 1 does not start with a key id") as refused:
+        FleetKey.load(path)
+    assert "a1b2a1b2" not in str(refused.value)
+
+
+def test_a_token_that_is_not_ascii_is_invalid() -> None:
+    key = FleetKey({"k1": bytes(32)})
+    with pytest.raises(InvalidTokenError):
+        key.verify("offer", "k1.\ud800.x", LegEnvelope)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "holds no key"),
         ("\n\n", "holds no key"),
-        ("k1", "the secret of key k1 is shorter than 32 bytes"),
-        (f"k1 {SECRET.hex()[:-2]}", "the secret of key k1 is shorter than 32 bytes"),
-        ("k1 not-hex", "the secret of key k1 is not hexadecimal"),
-        (f"k1 {SECRET.hex()}0", "the secret of key k1 is not hexadecimal"),
+        ("k1", "line 1: the secret is shorter than 32 bytes"),
+        (f"k1 {SECRET.hex()[:-2]}", "line 1: the secret is shorter than 32 bytes"),
+        ("k1 not-hex", "line 1: the secret is not hexadecimal"),
+        (f"k1 {SECRET.hex()}0", "line 1: the secret is not hexadecimal"),
     ],
 )
 def test_a_file_without_a_proper_key_is_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -101,8 +101,9 @@ async def test_transfer_rows_equal_the_engines_own_counters(stack: Stack) -> Non
 
     async def agree() -> bool:
         sums = {}
-        for direction, url in (("D->P", stack.prefill_url), ("P->D", stack.decode_url)):
-            summary = await stack.get("/transfers/summary/", direction=direction, outcome="completed")
+        readers = (("D->P", "prefill-0", stack.prefill_url), ("P->D", "decode-0", stack.decode_url))
+        for direction, target, url in readers:
+            summary = await stack.get("/transfers/summary/", direction=direction, target=target, outcome="completed")
             counters = await stack.counters(url)
             sums[direction] = (
                 summary["count"] == counters["vllm:nixl_xfer_time_seconds_count"] > 0
