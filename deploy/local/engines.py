@@ -9,7 +9,7 @@ from deploy.local.credentials import read
 from deploy.local.environment import DECODE_NIXL_OFFSET, FEED_PORT_OFFSET, Options
 from deploy.local.layout import Layout
 from deploy.local.programs import Program
-from deploy.local.stamps import digest_of
+from deploy.local.sources import sources_of
 
 SERVED_MODEL = "tiny"
 MAX_MODEL_LEN = 16384
@@ -73,7 +73,7 @@ def engine_program(options: Options, engine: Engine) -> Program:
         command=tuple(engine_command(options, engine)),
         environment={
             **ENGINE_VARIABLES,
-            "BACKHAUL_SOURCES": engine_sources(layout),
+            "BACKHAUL_SOURCES": sources_of(layout, "connector/engine", (layout.model / "stamp").read_text()),
             "VLLM_API_KEY": read(layout.run / "engine-key"),
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.nixl_port),
         },
@@ -112,9 +112,3 @@ def transfer_config(layout: Layout, engine: Engine) -> dict[str, object]:
             "backhaul_fleet_key_file": str(layout.run / "fleet.key"),
         },
     }
-
-
-def engine_sources(layout: Layout) -> str:
-    """Digest of what an engine process imports from this checkout."""
-    connector = layout.root / "connector"
-    return digest_of([connector / "engine", *sorted(connector.glob("*.py"))], (layout.model / "stamp").read_text())

@@ -2,10 +2,9 @@
 
 from deploy.local.engines import Engine, engines_of
 from deploy.local.environment import Options
-from deploy.local.layout import Layout
 from deploy.local.programs import Program
 from deploy.local.readiness import celery_node
-from deploy.local.stamps import digest_of
+from deploy.local.sources import sources_of
 
 CELERY_CONCURRENCY = 2
 
@@ -27,7 +26,7 @@ def controlplane_variables(options: Options, database_url: str, redis_url: str) 
 
 def controlplane_programs(options: Options, variables: dict[str, str]) -> tuple[Program, ...]:
     layout = options.layout
-    sources = _sources(layout, "controlplane")
+    sources = sources_of(layout, "controlplane")
     celery = (layout.main_python, "-m", "celery", "-A", "controlplane")
     environment = {**variables, "BACKHAUL_SOURCES": sources}
     return (
@@ -82,7 +81,7 @@ def agent_program(options: Options, engine: Engine) -> Program:
             "BACKHAUL_FEED_TOKEN_FILE": str(layout.run / "feed-token"),
             "BACKHAUL_LINK_PATH": str(layout.link_path(engine.name)),
             "BACKHAUL_LOG_LEVEL": options.log_level,
-            "BACKHAUL_SOURCES": _sources(layout, "connector/agent"),
+            "BACKHAUL_SOURCES": sources_of(layout, "connector/agent"),
             "BACKHAUL_STATE_DIR": str(layout.state),
             "PYTHONUNBUFFERED": "1",
         },
@@ -107,7 +106,7 @@ def router_program(options: Options) -> Program:
             "BACKHAUL_ROUTER_NAME": "router-0",
             "BACKHAUL_ROUTER_PORT": str(options.ports.router),
             "BACKHAUL_ROUTER_TOKEN_FILE": str(layout.run / "router-token"),
-            "BACKHAUL_SOURCES": _sources(layout, "connector/router"),
+            "BACKHAUL_SOURCES": sources_of(layout, "connector/router"),
             "BACKHAUL_STATE_DIR": str(layout.state),
             "PYTHONUNBUFFERED": "1",
         },
@@ -120,8 +119,3 @@ def router_program(options: Options) -> Program:
 def front_programs(options: Options) -> tuple[Program, ...]:
     """What needs the control plane: an agent for each engine, and the router."""
     return (*(agent_program(options, engine) for engine in engines_of(options)), router_program(options))
-
-
-def _sources(layout: Layout, package: str) -> str:
-    """Digest of what a process imports from this checkout: a change restarts it at the next ``make up``."""
-    return digest_of([layout.root / package, *sorted((layout.root / "connector").glob("*.py"))])
