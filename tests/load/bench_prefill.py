@@ -12,9 +12,11 @@ import statistics
 import sys
 from pathlib import Path
 
+import httpx
+
 from deploy.local.console import Console
 from deploy.local.environment import Options, read_options
-from tests.load.legs import StockLegs, VerifiedLegs, random_tokens
+from tests.load.legs import TIMEOUT_SECONDS, StockLegs, VerifiedLegs, random_tokens
 from tests.load.pair import running_pair
 
 NEW_TOKENS = 40
@@ -68,8 +70,13 @@ def measure(options: Options, console: Console, arguments: argparse.Namespace, *
         conversation(legs, 300, 3, source, Figures(), Figures())
         for length in arguments.lengths:
             pulled, fresh = Figures(), Figures()
-            for _ in range(arguments.conversations):
-                conversation(legs, length, arguments.turns, source, pulled, fresh)
+            try:
+                for _ in range(arguments.conversations):
+                    conversation(legs, length, arguments.turns, source, pulled, fresh)
+            except httpx.ReadTimeout:
+                # Stock vLLM has no deadline for a pull: one that hangs holds its turn for ever.
+                console.say(f"{name:35} {length:6} tokens  a turn got no answer within {TIMEOUT_SECONDS} s")
+                return
             console.say(
                 f"{name:35} {length:6} tokens  leg: recompute {fresh.leg_ms:7.1f} ms  reuse {pulled.leg_ms:6.1f} ms  "
                 f"ratio {fresh.leg_ms / pulled.leg_ms:5.1f}   TTFT: {fresh.ttft_ms:7.1f} → {pulled.ttft_ms:6.1f} ms"

@@ -14,6 +14,7 @@ from connector.framing import FrameDecoder
 from connector.protocol import EngineToAgent, LeaseOffer, LegEnvelope, Role
 from connector.signing import FleetKey
 
+TIMEOUT_SECONDS = 60
 NO_REMOTE = {"remote_engine_id": None, "remote_block_ids": None, "remote_host": None, "remote_port": None}
 
 
@@ -26,7 +27,7 @@ class StockLegs:
 
     def __init__(self, prefill_url: str, decode_url: str) -> None:
         self._prefill_url, self._decode_url = prefill_url, decode_url
-        self._http = httpx.Client(timeout=120)
+        self._http = httpx.Client(timeout=TIMEOUT_SECONDS)
 
     def turn(self, tokens: list[int], held: Any) -> tuple[float, float, list[int], Any]:
         """(seconds of the prefill leg, seconds of the decode leg, its one token, what D holds now).
