@@ -165,6 +165,8 @@ class FencedNixlAgent:
         with self._lock:
             fresh: dict[str, list[bytes]] = self._agent.get_new_notifs(*args, **kwargs)
             stashed, self._stashed_notifs = self._stashed_notifs, {}
+            for messages in fresh.values():
+                self._note_serving(messages)
         passed: dict[str, list[bytes]] = {}
         for source in (stashed, fresh):
             for agent, messages in source.items():
@@ -178,10 +180,13 @@ class FencedNixlAgent:
         with self._lock:
             for agent, messages in self._agent.get_new_notifs().items():
                 self._stashed_notifs.setdefault(agent, []).extend(messages)
-                if READ_AHEAD_NOTICE in messages:
-                    self._serving_until = time.perf_counter() + SERVING_SECONDS
-                elif any(not message.startswith(b"HB:") for message in messages):
-                    self._serving_until = 0.0
+                self._note_serving(messages)
+
+    def _note_serving(self, messages: list[bytes]) -> None:
+        if READ_AHEAD_NOTICE in messages:
+            self._serving_until = time.perf_counter() + SERVING_SECONDS
+        elif any(not message.startswith(b"HB:") for message in messages):
+            self._serving_until = 0.0
 
     @property
     def is_serving(self) -> bool:

@@ -144,3 +144,10 @@ def test_no_two_threads_are_ever_inside_nixl(call: str) -> None:
     assert is_done.wait(DEADLINE_SECONDS)
     idle.join()
     step.join()
+
+
+def test_a_step_hears_an_announced_read_as_the_idle_poll_does(bench: Bench) -> None:
+    bench.receive(p=[READ_AHEAD_NOTICE])
+    assert bench.agent.is_serving
+    bench.receive(p=[b"loose:1"])
+    assert not bench.agent.is_serving

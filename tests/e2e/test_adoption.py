@@ -68,6 +68,7 @@ def variables(stack: Stack, index: int) -> dict[str, str]:
     return os.environ | {
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "UCX_NET_DEVICES": "lo",
         "UCX_TLS": "tcp",
         "VLLM_API_KEY": stack.secret("engine-key"),
         "VLLM_CPU_KVCACHE_SPACE": "1",
