@@ -37,6 +37,10 @@ def main() -> int:
     except StackError as error:
         print(f"backhaul: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # The reader (head, a closed pager) has seen enough; Python would complain again while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("backhaul: interrupted; make up goes on from here, make down stops what runs", file=sys.stderr)
         return 130
