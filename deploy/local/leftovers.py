@@ -15,6 +15,7 @@ PROGRAM_NAME = "SUPERVISOR_PROCESS_NAME"
 """Set by supervisord for each program."""
 
 POLL_SECONDS = 0.1
+EXIT_SECONDS = 2.0
 SIGNALS = ((signal.SIGTERM, 10.0), (signal.SIGINT, 5.0), (signal.SIGKILL, 2.0))
 """PostgreSQL waits for its sessions at SIGTERM and ends them at SIGINT."""
 
@@ -43,6 +44,7 @@ def end_leftovers(layout: Layout) -> int:
             _signal(pid, number)
         if wait_for_end(layout, patience_seconds):
             break
+    _wait_until_exited(found)
     return len(found)
 
 
@@ -54,6 +56,21 @@ def wait_for_end(layout: Layout, seconds: float) -> bool:
             return False
         time.sleep(POLL_SECONDS)
     return True
+
+
+def _wait_until_exited(pids: set[int]) -> None:
+    """A process loses its environment, by which it is found, before it closes its ports."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    while any(_is_exiting(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS / 10)
+
+
+def _is_exiting(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def kill_marked(marks: Mapping[str, str]) -> int:
