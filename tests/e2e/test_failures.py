@@ -26,6 +26,16 @@ async def until_healthy(url: str, within_seconds: float) -> None:
     await eventually(is_healthy, within_seconds=within_seconds, what=f"{url} answers")
 
 
+async def has_router(stack: Stack) -> bool:
+    """Whether a router follows the feed of D's agent again; before, it can't know of a new lease."""
+    url = stack.decode_feed_url.replace("ws://", "http://").replace("/feed", "/healthz")
+    try:
+        async with httpx.AsyncClient() as client:
+            return bool((await client.get(url)).json()["num_routers"])
+    except httpx.TransportError:
+        return False
+
+
 async def test_turns_go_on_without_the_control_plane_and_nothing_is_lost(stack: Stack) -> None:
     messages = conversation()
     async with client_of(stack) as client:
@@ -65,7 +75,7 @@ async def test_restarted_agent_serves_the_leases_that_the_engine_still_holds(sta
 
         async def is_back() -> bool:
             states = [row for row in await stack.rows("/agents/") if row["engine"] == "decode-0" and row["connected"]]
-            return bool(states) and stack.pid("agent-decode-0") != pid
+            return bool(states) and stack.pid("agent-decode-0") != pid and await has_router(stack)
 
         await eventually(is_back, within_seconds=20, what="a new agent is connected")
         await say(client, messages, "After.")
