@@ -29,12 +29,10 @@ class Leg(msgspec.Struct, kw_only=True):
     num_prompt_tokens: int = 0
     num_local_tokens: int = 0
     num_pulled_tokens: int = 0
-    is_pulling: bool = False
     is_reported: bool = False
 
     def settle(self, outcome: TransferOutcome) -> None:
         """The transfer has the last word on a decision to pull."""
-        self.is_pulling = False
         if outcome is TransferOutcome.COMPLETED:
             self.num_pulled_tokens = self.match.num_pull_tokens if self.match else 0
             return

@@ -135,7 +135,6 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             return
         self._fence.raise_word(request.request_id)
         if num_external_tokens > 0 and leg.offer is not None:
-            leg.is_pulling = True
             self._fence.compare(request.request_id, leg.offer)
             self.transfers.start(request.request_id, leg)
         else:

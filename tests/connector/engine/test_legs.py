@@ -145,7 +145,6 @@ def a_leg(**changes: Any) -> Leg:
         decision=Decision.PULLED,
         num_prompt_tokens=11,
         num_local_tokens=4,
-        is_pulling=True,
     )
     for field, value in changes.items():
         setattr(leg, field, value)
@@ -156,7 +155,7 @@ def test_a_completed_pull_counts_its_tokens_and_keeps_its_decision() -> None:
     leg = a_leg()
     leg.settle(TransferOutcome.COMPLETED)
     decided = leg.decided()
-    assert (decided.decision, decided.num_pulled_tokens, leg.is_pulling) == (Decision.PULLED, 4, False)
+    assert (decided.decision, decided.num_pulled_tokens) == (Decision.PULLED, 4)
     assert (decided.num_prompt_tokens, decided.num_offered_tokens) == (11, 8)
     assert (decided.num_verified_tokens, decided.num_local_tokens) == (8, 4)
     assert (decided.turn_id, decided.session_id, decided.traceparent) == ("turn-1", "session-1", "00-1-2-01")
