@@ -12,7 +12,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, K
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector, NixlPullConnector
 from vllm.platforms import current_platform
 
-from connector.engine.compat import apply_cpu_options, require_supported_vllm
+from connector.engine.compat import require_supported_vllm
+from connector.engine.cpu import apply_cpu_options
 from connector.engine.options import parse_options
 from connector.engine.scheduler import BackhaulScheduler
 from connector.engine.worker import BackhaulWorker

@@ -7,7 +7,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import Nix
 from vllm.v1.request import RequestStatus
 
 from connector.engine import guards
-from connector.engine.compat import IdleWait
+from connector.engine.cpu import IdleWait
 from connector.engine.digests import DigestChain
 from connector.engine.fence_orders import FenceOrders
 from connector.engine.fingerprint import is_full_attention_only, model_fingerprint

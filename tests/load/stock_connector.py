@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 
-from connector.engine.compat import calm_broadcast, stop_progress_thread
+from connector.engine.cpu import calm_broadcast, stop_progress_thread
 
 
 class NixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is not in this environment
