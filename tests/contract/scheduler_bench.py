@@ -185,9 +185,9 @@ class SchedulerBench:
     def leftovers(self) -> list[str]:
         scheduler = self.scheduler
         places: dict[str, Any] = {
-            "legs": scheduler._legs,
-            "slots": scheduler._fence._slots._held,
-            "fence_targets": scheduler._fence._targets,
+            "legs": scheduler.legs,
+            "slots": scheduler.fence._slots._held,
+            "fence_targets": scheduler.fence._targets,
             "transfers": scheduler.transfers._legs,
             "ranks": scheduler.transfers._ranks,
             "leases": list(scheduler.control.table),

@@ -15,8 +15,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPull
 
 from connector.engine.connector import NixlConnector
 from connector.engine.cpu import apply_cpu_options
+from connector.engine.endings import FINISHED_CLEANLY
 from connector.engine.metadata import BackhaulMetadata, WorkerReport
-from connector.engine.scheduler import FINISHED_CLEANLY
 from tests.contract.seams import assert_has, assert_in_order, calls, found, parameters
 from tests.contract.worker_bench import OPTIONS
 

@@ -129,7 +129,7 @@ def test_after_one_pull_there_is_no_second(prefill: SchedulerBench, decode: Sche
 def test_orders_name_each_new_fence_word_once(prefill: SchedulerBench) -> None:
     prefill.allocate(prefill.arrive(HISTORY, an_envelope()))
     orders = prefill.orders()
-    assert orders.fence_words == {"req-1": prefill.scheduler._fence.word_of("req-1")}
+    assert orders.fence_words == {"req-1": prefill.scheduler.fence.word_of("req-1")}
     assert prefill.orders().fence_words == {}
 
 
@@ -223,7 +223,7 @@ def test_an_exception_at_arrival_leaves_no_remote_facts(
 
 def test_an_exception_before_allocation_kills_nothing(prefill: SchedulerBench, monkeypatch: pytest.MonkeyPatch) -> None:
     request = prefill.arrive(HISTORY, an_envelope())
-    monkeypatch.setattr(prefill.scheduler._fence, "raise_word", explode)
+    monkeypatch.setattr(prefill.scheduler.fence, "raise_word", explode)
     assert prefill.allocate(request) == 0
     is_kept, answer = prefill.finish(request)
     assert (is_kept, answer) == (False, None)

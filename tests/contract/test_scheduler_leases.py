@@ -57,7 +57,7 @@ def test_decode_leases_what_it_computed_and_publishes_it_beside_the_answer(decod
     assert (message.lease.num_tokens, message.lease.num_blocks, message.chain) == (14, 4, ("c1",))
     assert message.lease.num_bytes == 4 * 2 * 2 * BLOCK_BYTES
     offer = FLEET_KEY.verify("offer", message.offer, KvOffer)
-    slot, generation = decode.scheduler._fence._slots._held["req-1"]
+    slot, generation = decode.scheduler.fence._slots._held["req-1"]
     assert offer.fence_words == (FenceWord(0, FENCE_ADDRESS + 8 * slot),)
     assert offer.fence_generation == generation
     metadata = decode.metadata()

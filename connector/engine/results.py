@@ -1,0 +1,52 @@
+"""What the workers report after a step: ends of pulls, reads and ends of leases, blocks that a late READ may write to.
+
+Scheduler thread only; runs inside vLLM's ``update_connector_output``, after vLLM's own part and before it frees blocks.
+"""
+
+from typing import Any
+
+from connector.engine import guards
+from connector.engine.metadata import WorkerReport
+
+
+class WorkerResults:
+    """``scheduler`` is ours."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
+    def follow(self, output: Any) -> None:
+        self._hold_late_blocks(output)
+        self._after_step(output)
+
+    @guards.contained(guards.nothing)
+    def _hold_late_blocks(self, output: Any) -> None:
+        """First and for itself: no fault of the bookkeeping may free blocks that a READ may still write to."""
+        report = output.kv_connector_worker_meta or WorkerReport()
+        quarantine = self._scheduler.quarantine
+        quarantine.note(report.quarantined)
+        for request_id in output.failed_recving or ():
+            quarantine.hold(request_id)
+        quarantine.end(report.ended)
+
+    @guards.contained(guards.nothing)
+    def _after_step(self, output: Any) -> None:
+        report = output.kv_connector_worker_meta or WorkerReport()
+        scheduler = self._scheduler
+        scheduler.control.note_reads(report.reads)
+        scheduler.control.note_expired(report.expired)
+        scheduler.transfers.note(report.transfers)
+        for request_id in output.finished_recving or ():
+            self._end_pull(request_id)
+        for request_id in output.finished_sending or ():
+            scheduler.control.ended(request_id)
+            scheduler.fence.lease_ended(request_id)
+
+    def _end_pull(self, request_id: str) -> None:
+        finished = self._scheduler.transfers.finish(request_id)
+        if finished is None:
+            return
+        leg, transfer = finished
+        leg.settle(transfer.outcome)
+        self._scheduler.reporter.event(transfer)
+        self._scheduler.report_leg(leg)
