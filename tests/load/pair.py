@@ -5,9 +5,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 
@@ -33,30 +34,44 @@ def running_pair(
 ) -> Iterator[list[Engine]]:
     """P and D, ready; both are ended afterwards, with their children."""
     options = replace(options, has_prefill_prefix_cache=has_prefix_cache)
+    prepare_run(options)
+    model.prepare(options, console)
+
+    def command(engine: Engine) -> list[str | Path]:
+        parts = list(engine_command(options, engine))
+        return [*parts[:-1], json.dumps(stock_config(options, engine))] if is_stock else parts
+
+    with running_engines(options, command) as engines:
+        yield engines
+
+
+def prepare_run(options: Options) -> None:
     options.layout.create()
     credentials.make_missing(options.layout.run)
-    model.prepare(options, console)
+
+
+@contextmanager
+def running_engines(options: Options, command_of: Callable[[Engine], Sequence[str | Path]]) -> Iterator[list[Engine]]:
+    """All engines of the options, ready, each started by its own command; ended afterwards, with their children."""
     engines = list(engines_of(options))
-    processes = [_start(options, engine, is_stock=is_stock) for engine in engines]
+    processes = [_start(options, engine, command_of(engine)) for engine in engines]
     try:
         for engine, process in zip(engines, processes, strict=True):
             _wait(engine, process)
         yield engines
     finally:
         for process in processes:
-            os.killpg(process.pid, signal.SIGTERM)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
         for process in processes:
             process.wait(timeout=60)
 
 
-def _start(options: Options, engine: Engine, *, is_stock: bool) -> subprocess.Popen[bytes]:
-    command = [str(part) for part in engine_command(options, engine)]
-    if is_stock:
-        command[-1] = json.dumps(stock_config(options, engine))
+def _start(options: Options, engine: Engine, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
     variables = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.nixl_port)}
     with options.layout.log(engine.name).open("ab") as log:
         return subprocess.Popen(
-            command,
+            [str(part) for part in command],
             cwd=options.layout.root,
             env={**os.environ, **ENGINE_VARIABLES, **variables},
             stdin=subprocess.DEVNULL,
