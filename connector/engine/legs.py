@@ -38,6 +38,16 @@ class Leg(msgspec.Struct, kw_only=True):
             return
         self.decision = DECISION_OF_OUTCOME[outcome]
 
+    @property
+    def diverged_at_token(self) -> int | None:
+        """First token of the block in which prompt and offer differ; absent if one extends the other."""
+        if self.offer is None or self.match is None or self.match.decision in NOT_COMPARED:
+            return None
+        size = self.offer.block_size
+        num_comparable = min(self.num_prompt_tokens, self.offer.num_tokens) // size * size
+        verified = self.match.num_verified_tokens
+        return verified if verified < num_comparable else None
+
     def decided(self) -> LegDecided:
         return LegDecided(
             turn_id=self.envelope.turn_id,
@@ -50,7 +60,11 @@ class Leg(msgspec.Struct, kw_only=True):
             num_local_tokens=self.num_local_tokens,
             num_pulled_tokens=self.num_pulled_tokens,
             traceparent=self.envelope.traceparent,
+            diverged_at_token=self.diverged_at_token,
         )
+
+
+NOT_COMPARED = (Decision.REJECTED, Decision.UNSUPPORTED)
 
 
 DECISION_OF_OUTCOME = {

@@ -28,7 +28,7 @@ from connector.protocol.control import (
     Welcome,
 )
 from connector.protocol.engine_facts import EngineInfo, EngineLoad
-from connector.protocol.envelope import LegEnvelope, LegReply
+from connector.protocol.envelope import MAX_REPLACED_LEASES, LegEnvelope, LegReply
 from connector.protocol.events import (
     Event,
     EventBatch,
@@ -55,6 +55,7 @@ from connector.protocol.link import (
     PolicyApplied,
     Pong,
     ReleaseLease,
+    ResetCache,
     SetPolicy,
 )
 from connector.protocol.policy import MIN_TTL_SECONDS, PolicyPatch, PolicyValues
@@ -85,6 +86,7 @@ from connector.protocol.terms import (
 )
 
 __all__ = [
+    "MAX_REPLACED_LEASES",
     "MIN_TTL_SECONDS",
     "PROTOCOL_VERSION",
     "AgentHello",
@@ -138,6 +140,7 @@ __all__ = [
     "Pong",
     "Refused",
     "ReleaseLease",
+    "ResetCache",
     "Role",
     "RouterHello",
     "RouterStatus",

@@ -2,7 +2,7 @@
 
 from connector.protocol.engine_facts import EngineInfo, EngineLoad
 from connector.protocol.events import EventBatch, EventsCommitted, LeaseGranted
-from connector.protocol.link import CommandDone, ExtendLease, ReleaseLease, SetPolicy
+from connector.protocol.link import CommandDone, ExtendLease, ReleaseLease, ResetCache, SetPolicy
 from connector.protocol.policy import PolicyValues
 from connector.protocol.terms import EngineState, Message, Name
 
@@ -62,10 +62,10 @@ class Refused(Message, frozen=True):
 
 
 class Command(Message, frozen=True):
-    """A lease command for the engine; answered by ``CommandDone`` with the same id, void after ``deadline_seconds``."""
+    """A command for the engine; answered by ``CommandDone`` with the same id, void after ``deadline_seconds``."""
 
     deadline_seconds: float
-    body: ReleaseLease | ExtendLease
+    body: ReleaseLease | ExtendLease | ResetCache
 
 
 AgentToControl = AgentHello | AgentStatus | LeaseSnapshot | EventBatch | PolicyAck | CommandDone

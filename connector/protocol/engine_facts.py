@@ -20,7 +20,11 @@ class EngineInfo(Value, frozen=True):
 
 
 class EngineLoad(Value, frozen=True):
-    """Gauges sampled once a second; block counts are KV blocks of the whole engine."""
+    """Gauges sampled once a second; block counts are KV blocks of the whole engine.
+
+    Of session leases: ``num_unread_blocks`` are held by leases that no pull has read so far, shared ones counted per
+    lease; ``unread_block_seconds`` is what leases cost, since the engine's start, that ended without a read.
+    """
 
     num_free_blocks: int
     num_blocks: int
@@ -30,3 +34,5 @@ class EngineLoad(Value, frozen=True):
     num_running: int
     num_waiting: int
     num_dropped_events: int
+    num_unread_blocks: int = 0
+    unread_block_seconds: float = 0.0

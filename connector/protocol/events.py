@@ -6,6 +6,7 @@ from connector.protocol.terms import (
     LeaseKind,
     LeaseState,
     Message,
+    NonNegative,
     Role,
     Seconds,
     TransferOutcome,
@@ -66,7 +67,10 @@ class TransferRecorded(Message, frozen=True):
 
 
 class LegDecided(Message, frozen=True):
-    """How one leg of a turn got its KV. Tokens: offered by the source, verified as common, found locally, pulled."""
+    """How one leg of a turn got its KV. Tokens: offered by the source, verified as common, found locally, pulled.
+
+    ``diverged_at_token``: first token of the block in which prompt and offer differ; absent if one extends the other.
+    """
 
     turn_id: str
     session_id: str
@@ -78,10 +82,15 @@ class LegDecided(Message, frozen=True):
     num_local_tokens: int = 0
     num_pulled_tokens: int = 0
     traceparent: str = ""
+    diverged_at_token: NonNegative | None = None
 
 
 class TurnRecorded(Message, frozen=True):
-    """A turn as the router saw it; sent when it ends. ``status``: ``ok``, ``error`` or ``cancelled``."""
+    """A turn as the router saw it; sent when it ends. ``status``: ``ok``, ``error`` or ``cancelled``.
+
+    ``diverged_role``: role of the first message that differs from the turn whose KV was offered, ``tools``, or
+    ``template`` where token ids differ though no message does; ``diverged_at_message``: its index, if it is a message.
+    """
 
     turn_id: str
     session_id: str
@@ -101,6 +110,8 @@ class TurnRecorded(Message, frozen=True):
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     trace_id: str = ""
+    diverged_at_message: NonNegative | None = None
+    diverged_role: str = ""
 
 
 Event = LeaseGranted | LeaseExtended | LeaseEnded | TransferRecorded | LegDecided | TurnRecorded

@@ -36,8 +36,14 @@ class ExtendLease(Message, frozen=True):
     pinned: bool = False
 
 
+class ResetCache(Message, frozen=True):
+    """Empties the engine's prefix cache, and releases every lease first, pinned ones included."""
+
+    command_id: str
+
+
 class CommandDone(Message, frozen=True):
-    """``outcome``: ``released``, ``extended``, ``pinned``, ``not_found`` or ``failed``."""
+    """``outcome``: ``released``, ``extended``, ``pinned``, ``reset``, ``not_found`` or ``failed``."""
 
     command_id: str
     outcome: str
@@ -88,4 +94,4 @@ class EngineEvent(Message, frozen=True):
 
 
 EngineToAgent = EngineHello | PolicyApplied | Pong | LeaseOffer | LeaseRenewed | EngineEvent | CommandDone
-AgentToEngine = SetPolicy | ReleaseLease | ExtendLease | Ping
+AgentToEngine = SetPolicy | ReleaseLease | ExtendLease | ResetCache | Ping

@@ -185,3 +185,43 @@ def test_a_leg_without_an_offer_had_no_placement() -> None:
     decided = a_leg(offer=None, match=None, decision=None).decided()
     assert decided.decision is Decision.NO_PLACEMENT
     assert (decided.num_offered_tokens, decided.num_verified_tokens, decided.num_pulled_tokens) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "num_offered", "num_verified", "diverged_at"),
+    [
+        (100, 60, 60, None),
+        (100, 62, 60, None),
+        (30, 60, 28, None),
+        (28, 60, 28, None),
+        (100, 60, 40, 40),
+        (100, 60, 0, 0),
+        (30, 60, 24, 24),
+        (3, 60, 0, None),
+    ],
+    ids=[
+        "appended",
+        "appended, partial block",
+        "shorter",
+        "shorter by blocks",
+        "edited",
+        "other start",
+        "both",
+        "tiny",
+    ],
+)
+def test_a_leg_says_in_which_block_the_prompt_diverged(
+    num_prompt: int, num_offered: int, num_verified: int, diverged_at: int | None
+) -> None:
+    """Field report 1 (vllm-project/vllm#43094): a rewritten history is told, an appended or a shorter one is not."""
+    decision = Decision.TRIMMED_PREFIX_DIVERGED if num_verified else Decision.PREFIX_DIVERGED
+    match = Match(decision=decision, num_verified_tokens=num_verified)
+    leg = a_leg(offer=an_offer(range(num_offered)), match=match, num_prompt_tokens=num_prompt)
+    assert leg.diverged_at_token == leg.decided().diverged_at_token == diverged_at
+
+
+@pytest.mark.parametrize("decision", [Decision.REJECTED, Decision.UNSUPPORTED])
+def test_a_leg_that_compared_nothing_says_nothing_of_divergence(decision: Decision) -> None:
+    leg = a_leg(offer=an_offer(range(60)), match=Match(decision=decision), num_prompt_tokens=60)
+    assert leg.diverged_at_token is None
+    assert a_leg(offer=None).diverged_at_token is None
