@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.protocol import LegEnvelope
-from connector.signing import MAX_TOKEN_CHARS, FleetKey, InvalidTokenError
+from connector.signing import MAX_TOKEN_CHARS, FleetKey, ForeignVersionError, InvalidTokenError
 
 DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=200)
 SECRET = bytes(range(32))
@@ -106,7 +106,7 @@ def test_nothing_is_decoded_before_the_signature_holds(monkeypatch: pytest.Monke
 
 
 def test_a_validly_signed_value_of_another_version_is_one_error() -> None:
-    with pytest.raises(InvalidTokenError, match="another version"):
+    with pytest.raises(ForeignVersionError, match="another version"):
         KEY.verify("offer", KEY.sign("offer", OtherClaim(what=b"x")), Claim)
 
 
@@ -126,6 +126,21 @@ def test_the_first_key_signs_and_every_key_verifies() -> None:
     assert rotated.verify("offer", TOKEN, Claim) == CLAIM
     with pytest.raises(InvalidTokenError, match="unknown key"):
         KEY.verify("offer", rotated.sign("offer", CLAIM), Claim)
+
+
+def test_subkeys_of_every_line_stay_at_hand() -> None:
+    rotated = FleetKey({"k2": OTHER_SECRET, "k1": SECRET})
+    assert rotated.key_ids == ("k2", "k1")
+    assert (rotated.digest_key("k1"), rotated.session_key("k1")) == (KEY.digest_key(), KEY.session_key())
+    assert rotated.digest_key("k2") == rotated.digest_key() != KEY.digest_key()
+    with pytest.raises(KeyError):
+        KEY.digest_key("k2")
+
+
+def test_keys_are_equal_by_ids_secrets_and_order() -> None:
+    assert FleetKey({"k1": SECRET}) == KEY
+    assert FleetKey({"k1": OTHER_SECRET}) != KEY
+    assert FleetKey({"k2": SECRET, "k1": SECRET}) != FleetKey({"k1": SECRET, "k2": SECRET})
 
 
 def test_each_use_has_a_key_of_its_own() -> None:
@@ -196,12 +211,22 @@ def test_a_token_that_is_not_ascii_is_invalid() -> None:
         (f"k1 {SECRET.hex()[:-2]}", "line 1: the secret is shorter than 32 bytes"),
         ("k1 not-hex", "line 1: the secret is not hexadecimal"),
         (f"k1 {SECRET.hex()}0", "line 1: the secret is not hexadecimal"),
+        (f"k1 {SECRET.hex()}\nk1 {SECRET.hex()}", "line 2: key id k1 stands there twice"),
+        ("\n".join(f"k{n} {SECRET.hex()}" for n in range(17)), "holds more than 16 keys"),
+        ("#" * 65_537, "is larger than 65536 bytes"),
     ],
 )
 def test_a_file_without_a_proper_key_is_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as caught:
         FleetKey.load(key_file(tmp_path, text))
     assert SECRET.hex()[:20] not in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused_without_a_byte_of_it(tmp_path: Path) -> None:
+    path = key_file(tmp_path, "")
+    path.write_bytes(b"k1 \xff\xfe")
+    with pytest.raises(ValueError, match=r"fleet\.key is not text$"):
+        FleetKey.load(path)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
-"""Fleet key: signs what engines and routers hand to each other, and keys digests and session ids.
+"""One snapshot of the fleet key: what signs and verifies, and the subkeys of digests and session ids.
 
-The key lives in a file beside engines and routers, never in the control plane. Each line is ``<key id> <hex secret>``;
-the first line signs, every line verifies, so a key is rotated by prepending the new one. Subkeys for signing, digests
-and session ids are derived with keyed blake2b and a purpose, so that no use can stand in for another.
+Subkeys are derived with keyed blake2b and a purpose, so that no use can stand in for another.
 """
 
 import base64
@@ -18,6 +16,8 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 MIN_SECRET_BYTES = 32
+MAX_KEYS = 16
+MAX_FILE_BYTES = 64 * 1024
 KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,16}")
 """Short, so that a secret in its place is no key id; without a dot, which separates the parts of a token."""
 MAX_TOKEN_CHARS = 4 * 1024 * 1024
@@ -28,35 +28,50 @@ class InvalidTokenError(ValueError):
     """The token is malformed, of an unknown key, or its signature does not match. The caller recomputes."""
 
 
+class ForeignVersionError(InvalidTokenError):
+    """The signature holds, but the value is not of this version's shape: it comes from a peer of another release."""
+
+
 class FleetKey:
-    """Keys read from a file. Raises ``ValueError`` with one sentence when the file cannot be trusted."""
+    """The keys of one reading of the file, newest first; immutable. ``key_ids`` are no secrets."""
 
     def __init__(self, secrets: dict[str, bytes]) -> None:
         if not secrets:
             raise ValueError("the fleet key file holds no key")
-        self.active_id = next(iter(secrets))
+        self.key_ids = tuple(secrets)
+        self.active_id = self.key_ids[0]
         self._secrets = secrets
         self._signing = {key_id: _derive(secret, b"bh-sign") for key_id, secret in secrets.items()}
+        self._digest = {key_id: _derive(secret, b"bh-digest") for key_id, secret in secrets.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FleetKey) and list(self._secrets.items()) == list(other._secrets.items())
+
+    __hash__ = None  # type: ignore[assignment]  # nothing looks a key up by its secrets
+
+    @property
+    def current(self) -> "FleetKey":
+        """Itself: a fixed key serves wherever a live one (``FleetKeyFile``) is asked for its newest snapshot."""
+        return self
 
     @classmethod
     def load(cls, path: Path) -> "FleetKey":
-        mode = stat.S_IMODE(path.stat().st_mode)
+        """Raises ``OSError``, or ``ValueError`` with one sentence when the file cannot be trusted."""
+        facts = path.stat()
+        mode = stat.S_IMODE(facts.st_mode)
         if mode & 0o077:
             raise ValueError(f"{path} is readable by others (mode {mode:03o}); run chmod 600 on it")
-        secrets: dict[str, bytes] = {}
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            if line.strip():
-                key_id, secret = _parse_line(line.strip(), where=f"{path} line {number}")
-                secrets[key_id] = secret
-        return cls(secrets)
+        if facts.st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{path} is larger than {MAX_FILE_BYTES} bytes, so it is no fleet key file")
+        return cls(parse_keys(path.read_bytes(), where=str(path)))
 
-    def digest_key(self) -> bytes:
-        """32 bytes that key KV block digests; the same on every engine of the fleet."""
-        return _derive(self._secrets[self.active_id], b"bh-digest")
+    def digest_key(self, key_id: str = "") -> bytes:
+        """32 bytes that key KV block digests; the same on every engine of the fleet. Raises ``KeyError``."""
+        return self._digest[key_id or self.active_id]
 
-    def session_key(self) -> bytes:
-        """32 bytes that key session ids, conversation chains and cache salts."""
-        return _derive(self._secrets[self.active_id], b"bh-session")
+    def session_key(self, key_id: str = "") -> bytes:
+        """32 bytes that key session ids, conversation chains and cache salts. Raises ``KeyError``."""
+        return _derive(self._secrets[key_id or self.active_id], b"bh-session")
 
     def sign(self, purpose: str, value: msgspec.Struct) -> str:
         """``<key id>.<payload>.<mac>`` in base64url; ``purpose`` is bound into the signature."""
@@ -76,11 +91,30 @@ class FleetKey:
         try:
             return msgspec.msgpack.decode(base64.urlsafe_b64decode(payload), type=kind)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise InvalidTokenError(f"signed by a peer of another version: {error}") from error
+            raise ForeignVersionError(f"signed by a peer of another version: {error}") from error
 
     def _mac(self, key_id: str, purpose: str, payload: str) -> str:
         body = f"{purpose}.{key_id}.{payload}".encode()
         return hashlib.blake2b(body, key=self._signing[key_id], digest_size=32).hexdigest()
+
+
+def parse_keys(content: bytes, where: str) -> dict[str, bytes]:
+    """Secrets by key id, in the file's order. ``ValueError`` names the place and never quotes what stands there."""
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{where} is not text") from None
+    secrets: dict[str, bytes] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        key_id, secret = _parse_line(line.strip(), where=f"{where} line {number}")
+        if key_id in secrets:
+            raise ValueError(f"{where} line {number}: key id {key_id} stands there twice")
+        secrets[key_id] = secret
+    if len(secrets) > MAX_KEYS:
+        raise ValueError(f"{where} holds more than {MAX_KEYS} keys; remove those that no lease needs any more")
+    return secrets
 
 
 def _parse_line(line: str, where: str) -> tuple[str, bytes]:
