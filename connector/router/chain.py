@@ -38,10 +38,13 @@ class ChainHasher:
     def __init__(self, session_key: bytes) -> None:
         self._key = session_key
 
-    def chat(self, tenant: str, model: str, tools: object, messages: Sequence[object]) -> list[str]:
-        """One hash per message, oldest first."""
-        state = self._root("chat", tenant, model, tools)
-        return self._extend(state, (_canonical(message) for message in messages))
+    def parts(self, messages: Sequence[object]) -> list[bytes]:
+        """One hash per message, each for itself: equal wherever the message stands."""
+        return [self._hash(_canonical(message), person=b"bh-part") for message in messages]
+
+    def chat(self, tenant: str, model: str, tools: object, parts: Sequence[bytes]) -> list[str]:
+        """One hash per message, oldest first; ``parts`` are the messages' own hashes."""
+        return self._extend(self._root("chat", tenant, model, tools), iter(parts))
 
     def text(self, tenant: str, model: str, prompt: str | Sequence[int]) -> list[str]:
         """One hash per whole chunk, oldest first; an unfinished last chunk has none unless it is the only one.
@@ -63,8 +66,8 @@ class ChainHasher:
             chain.append(state.hex())
         return chain
 
-    def _hash(self, data: bytes) -> bytes:
-        return hashlib.blake2b(data, key=self._key, digest_size=HASH_BYTES, person=b"bh-chain").digest()
+    def _hash(self, data: bytes, person: bytes = b"bh-chain") -> bytes:
+        return hashlib.blake2b(data, key=self._key, digest_size=HASH_BYTES, person=person).digest()
 
 
 def _canonical(value: object) -> bytes:

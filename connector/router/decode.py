@@ -122,6 +122,7 @@ class DecodeLeg:
             reason=DECODE_REASONS[turn.alone] if turn.alone else None,
             patch=turn.placement.patch,
             chain=turn.placement.chain,
+            replaces=tuple(lease.lease_id for lease in turn.placement.replaces),
         )
         return decode_body(turn.request, turn.salt, envelope, offer)
 

@@ -59,7 +59,7 @@ class Family:
 
 
 class Histogram:
-    """Observations in seconds over fixed upper bounds."""
+    """Observations over fixed upper bounds."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self.name, self.text, self._bounds = name, text, tuple(bounds)

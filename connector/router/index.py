@@ -31,7 +31,8 @@ class KnownTurn:
 
     ``chain`` is thinned; its last hash is the whole prompt. ``continued_by`` is the last hash of the turn that went on
     from here: another continuation is a branch, and gets a session of its own. ``reply`` is the digest of the reply
-    where it was needed; ``engine`` is where the reply was made.
+    where it was needed; ``engine`` is where the reply was made. ``parts``: the messages' own hashes, packed (see
+    ``rewriting``), empty for texts and for turns that other routers served. ``num_prompt_tokens``: 0 if unknown.
     """
 
     turn_id: str
@@ -47,6 +48,8 @@ class KnownTurn:
     reply: bytes = b""
     engine: str = ""
     parent: "KnownTurn | None" = None
+    parts: bytes = b""
+    num_prompt_tokens: int = 0
 
     @property
     def tail(self) -> str:

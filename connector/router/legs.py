@@ -59,6 +59,7 @@ class LegSigner:
         reason: Decision | None,
         patch: PolicyPatch | None,
         chain: tuple[str, ...],
+        replaces: tuple[str, ...] = (),
     ) -> str:
         """The envelope token; valid for ten minutes by the engines' clocks."""
         envelope = LegEnvelope(
@@ -71,6 +72,7 @@ class LegSigner:
             reason_without_offer=reason,
             policy=patch,
             chain=chain,
+            replaces=replaces,
         )
         return self._key.sign("envelope", envelope)
 

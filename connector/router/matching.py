@@ -12,6 +12,7 @@ from connector.protocol import Decision
 from connector.router.fleet import Fleet
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
 from connector.router.reply import digest_of_message
+from connector.router.rewriting import has_rewritten
 
 MARGIN_SECONDS = 5.0
 """Prefill engines decline a lease in its last 5 s, so it isn't offered either."""
@@ -19,12 +20,15 @@ MARGIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``session_id`` is empty unless the client keyed its conversation. ``messages``: of a chat, one per hash."""
+    """``session_id`` is empty unless the client keyed its conversation. ``messages``: of a chat, one per hash;
+    ``parts``: their own hashes, packed.
+    """
 
     tenant: str
     session_id: str
     chain: Sequence[str]
     messages: Sequence[object] | None = None
+    parts: bytes = b""
 
     @property
     def tail(self) -> str:
@@ -78,7 +82,17 @@ class Matcher:
                 return match
         if match.source is None and match.awaited is None and prompt.session_id:
             self._fall_back_to_session(match, prompt, may_wait)
+        if is_joining and match.joined is None and match.num_common:
+            self._join_rewritten(match, prompt)
         return match
+
+    def _join_rewritten(self, match: Match, prompt: Prompt) -> None:
+        """A compacted or edited history extends no turn, yet it goes on with the conversation of one."""
+        for turn in self._index.sharing(prompt.chain[match.num_common - 1]):
+            is_free = turn.tenant == prompt.tenant and turn.continued_by in ("", prompt.tail)
+            if is_free and has_rewritten(turn.parts, prompt.parts):
+                match.joined = turn
+                return
 
     def _rank(self, prompt: Prompt, position: int, turns: list[KnownTurn]) -> list[KnownTurn]:
         if len(turns) < 2:

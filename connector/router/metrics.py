@@ -6,6 +6,8 @@ from connector.router.exposition import Family, Histogram
 
 LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 
+TOKEN_BUCKETS = (0, 64, 256, 1024, 4096, 16384, 65536, 262144)
+
 PREFIX = "backhaul_router_"
 
 
@@ -20,6 +22,9 @@ class Metrics:
             "prefill_decisions_total", "How prefill legs got their KV, as the engine replied.", "decision"
         )
         self.withheld = self._counter("offers_withheld_total", "Prefill legs without a lease offer.", "reason")
+        self.diverged = self._counter(
+            "prompts_diverged_total", "Prompts that differ from the turn whose KV was offered, by what differs.", "role"
+        )
         self.decode_alone = self._counter(
             "decode_alone_total", "Turns that decode computed without an offer of a prefill engine.", "reason"
         )
@@ -35,6 +40,10 @@ class Metrics:
         self.control_connected = self._gauge("control_connected", "1 while the control plane is connected.").only
         self.events_pending = self._gauge("events_pending", "Turn events not stored yet.").only
         self.events_dropped = self._gauge("events_dropped", "Turn events given up since start.").only
+        self.diverged_at = Histogram(
+            PREFIX + "diverged_at_token", "Token from which a prompt differs from the offered KV.", TOKEN_BUCKETS
+        )
+        self._all.append(self.diverged_at)
         self.place_seconds = self._latency("place_seconds", "Time to place a turn, notice waits included.")
         self.prefill_seconds = self._latency("prefill_seconds", "Duration of prefill legs.")
         self.ttft_seconds = self._latency("ttft_seconds", "From a request's arrival to its reply's first event.")

@@ -1,9 +1,12 @@
 """Places a turn: its session and number, the lease that it may reuse, the policy that it carries."""
 
+import math
 from dataclasses import dataclass
+from itertools import islice
 
-from connector.protocol import Decision, PolicyPatch, PolicyValues
+from connector.protocol import MAX_REPLACED_LEASES, Decision, PolicyPatch, PolicyValues
 from connector.router.chain import ChainHasher, mark_turn, thin
+from connector.router.difference import Comparison, compare
 from connector.router.fleet import Fleet
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
 from connector.router.leases import LeaseBook
@@ -12,6 +15,7 @@ from connector.router.matching import Match, Matcher, Prompt
 from connector.router.metrics import Metrics
 from connector.router.policy import patch_for_engines, resolve_for_router
 from connector.router.request import TurnRequest
+from connector.router.rewriting import has_rewritten, pack_parts
 from connector.router.session import SessionKeys, new_session_id
 from connector.router.sessions import Sessions, SpanRef
 from connector.router.tracing import TurnTrace, decide_sampling
@@ -25,7 +29,8 @@ class Placement:
 
     ``holder`` is the decode engine that has, or lately had, the conversation's KV. ``is_sequence``: one prompt and one
     reply, so that an envelope can speak for it. ``records_reply``: another session began with the same prompt, so only
-    the reply will tell the two apart.
+    the reply will tell the two apart. ``replaces``: leases of the session whose history this turn rewrites;
+    ``comparison``: how the prompt differs from that of the offered lease.
     """
 
     session_id: str
@@ -41,6 +46,8 @@ class Placement:
     records_reply: bool
     policy: PolicyValues
     patch: PolicyPatch | None
+    replaces: tuple[HeldLease, ...] = ()
+    comparison: Comparison | None = None
 
     @property
     def grants_lease(self) -> bool:
@@ -76,8 +83,7 @@ class Placer:
         Waits up to 50 ms, and only for a lease notice that is about to come.
         """
         session_id = self._keys.session_id(tenant, request.client_key) if request.client_key else ""
-        chain = self._chain(tenant, request, model)
-        prompt = Prompt(tenant, session_id, chain, request.messages)
+        prompt = self._prompt(tenant, session_id, request, model)
         match = await self._match(prompt)
         if not session_id:
             session_id = match.joined.session_id if match.joined else new_session_id()
@@ -99,7 +105,7 @@ class Placer:
         if source.feed_state is not None and not source.is_late_with_notices and turn.lease is None:
             turn.notice.expect()
 
-    def finish(self, turn_id: str, served: bool, reply: bytes) -> None:
+    def finish(self, turn_id: str, served: bool, reply: bytes, num_prompt_tokens: int) -> None:
         """The turn ended. One that wasn't served leaves nothing to extend, unless a lease of it is known: the turn
         before it may then be continued by another one in the same session."""
         turn = self._index.get(turn_id)
@@ -107,6 +113,7 @@ class Placer:
             return
         turn.is_running = False
         turn.reply = reply
+        turn.num_prompt_tokens = num_prompt_tokens
         parent, turn.parent = turn.parent, None
         if not served:
             turn.notice.settle()
@@ -117,12 +124,13 @@ class Placer:
                 return
         self._book.tidy(turn)
 
-    def _chain(self, tenant: str, request: TurnRequest, model: str) -> list[str]:
+    def _prompt(self, tenant: str, session_id: str, request: TurnRequest, model: str) -> Prompt:
         if request.messages is not None:
-            return self._hasher.chat(tenant, model, request.tools, request.messages)
-        if request.prompt is not None:
-            return self._hasher.text(tenant, model, request.prompt)
-        return []
+            parts = self._hasher.parts(request.messages)
+            chain = self._hasher.chat(tenant, model, request.tools, parts)
+            return Prompt(tenant, session_id, chain, request.messages, pack_parts(parts))
+        chain = [] if request.prompt is None else self._hasher.text(tenant, model, request.prompt)
+        return Prompt(tenant, session_id, chain)
 
     async def _match(self, prompt: Prompt) -> Match:
         match = self._matcher.match(prompt)
@@ -158,6 +166,7 @@ class Placer:
         has_twin = not prompt.session_id and self._has_twin(prompt.tail, session_id)
         if is_sequence and chain:
             turn = KnownTurn(turn_id, session_id, prompt.tenant, index, chain, is_running=True, parent=match.joined)
+            turn.parts = prompt.parts
             self._book.forget(self._index.add(turn))
         lease, withheld = match.lease, None
         if not policy.bidirectional_kv_xfer:
@@ -178,7 +187,16 @@ class Placer:
             records_reply=has_twin,
             policy=policy,
             patch=patch_for_engines(self._fleet.snapshot, prompt.tenant, session_id),
+            replaces=self._rewritten(prompt, session_id) if is_sequence else (),
+            comparison=compare(match.source, prompt) if match.source and lease else None,
         )
+
+    def _rewritten(self, prompt: Prompt, session_id: str) -> tuple[HeldLease, ...]:
+        """Leases of the session whose history no later turn will extend. Pinned ones are their operator's."""
+        turns = self._index.of_session(session_id) if prompt.parts else []
+        held = [turn for turn in turns if turn.tenant == prompt.tenant and turn.lease and not turn.is_running]
+        dead = (turn.lease for turn in held if turn.lease and has_rewritten(turn.parts, prompt.parts))
+        return tuple(islice((lease for lease in dead if not math.isinf(lease.deadline)), MAX_REPLACED_LEASES))
 
     def _holder(self, match: Match, session_id: str) -> str:
         if match.lease is not None:

@@ -52,6 +52,10 @@ class Recorder:
                 metrics.withheld.labels(turn.placement.withheld.value).inc()
         if turn.reply is not None:
             metrics.prefill_decisions.labels(turn.reply.decision.value).inc()
+            if turn.reply.diverged_at_token is not None:
+                metrics.diverged_at.observe(turn.reply.diverged_at_token)
+        if turn.difference is not None:
+            metrics.diverged.labels(turn.difference.role).inc()
         if turn.alone is not None:
             metrics.decode_alone.labels(turn.alone.value).inc()
 
@@ -109,6 +113,12 @@ def _turn_attributes(turn: Turn) -> Values:
         values["backhaul.parent_turn_id"] = turn.placement.parent_turn_id
     if turn.request.one_leg is not None:
         values["backhaul.one_leg"] = turn.request.one_leg.value
+    if turn.reply is not None and turn.reply.diverged_at_token is not None:
+        values["backhaul.diverged_at_token"] = turn.reply.diverged_at_token
+    if turn.difference is not None:
+        values["backhaul.diverged_role"] = turn.difference.role
+        if turn.difference.index is not None:
+            values["backhaul.diverged_at_message"] = turn.difference.index
     return values
 
 
@@ -166,6 +176,8 @@ def _event(turn: Turn, duration: float) -> TurnRecorded:
         num_prompt_tokens=turn.num_prompt_tokens,
         num_output_tokens=turn.num_output_tokens,
         trace_id=turn.trace.trace_id_hex if turn.trace.is_sampled else "",
+        diverged_at_message=turn.difference.index if turn.difference else None,
+        diverged_role=turn.difference.role if turn.difference else "",
     )
 
 
@@ -187,6 +199,8 @@ def _access_entry(turn: Turn, duration: float) -> dict[str, object]:
         "decision": _decision(turn),
         "offered_lease": placement.lease.lease_id if placement.lease else "",
         "pulled_tokens": turn.reply.num_pulled_tokens if turn.reply else 0,
+        "diverged_at_token": turn.reply.diverged_at_token if turn.reply else None,
+        "replaced_leases": len(turn.placement.replaces),
         "place_ms": round(turn.placing.seconds * 1000, 2),
         "prefill_ms": round(turn.prefill.seconds * 1000, 2),
         "ttft_ms": round(turn.ttft_seconds * 1000, 2),

@@ -148,12 +148,20 @@ class TurnRunner:
         self._metrics.active_turns.dec()
         turn.unreserve()
         is_served = turn.outcome is Outcome.OK
-        self._placer.finish(turn.turn_id, is_served, turn.reply_digest)
-        if not is_served:
+        self._placer.finish(turn.turn_id, is_served, turn.reply_digest, turn.num_prompt_tokens)
+        if is_served:
+            self._let_rewritten_go(turn)
+        else:
             self._let_go(turn)
-        elif turn.alone is Alone.PREFILL_FAILED and turn.prefill_engine is not None:
+        if is_served and turn.alone is Alone.PREFILL_FAILED and turn.prefill_engine is not None:
             self._release(turn.prefill_engine.name, turn.turn_id, "prefill_failed")
         self._recorder.record(turn)
+
+    def _let_rewritten_go(self, turn: Turn) -> None:
+        """The decode engine supersedes its own leases by what the envelope says; other engines don't hear of it."""
+        for lease in turn.placement.replaces:
+            if turn.decode_engine is not None and lease.engine != turn.decode_engine.name:
+                self._release(lease.engine, lease.lease_id, "rewritten")
 
     def _let_go(self, turn: Turn) -> None:
         """What the engines may still hold for a turn that wasn't served is released, also if it is granted late."""

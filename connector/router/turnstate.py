@@ -7,6 +7,7 @@ from enum import StrEnum
 from multidict import CIMultiDict
 
 from connector.protocol import Decision, LegReply
+from connector.router.difference import Difference
 from connector.router.fleet import Engine
 from connector.router.placement import Placement
 from connector.router.request import TurnRequest
@@ -102,6 +103,12 @@ class Turn:
         if self._is_reserved and self.decode_engine is not None:
             self.decode_engine.num_active -= 1
         self._is_reserved = False
+
+    @property
+    def difference(self) -> Difference | None:
+        """Why less than the whole offer could be reused, as far as messages tell it."""
+        comparison = self.placement.comparison
+        return comparison.explain(self.reply.diverged_at_token if self.reply else None) if comparison else None
 
     @property
     def ttft_seconds(self) -> float:

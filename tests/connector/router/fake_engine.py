@@ -58,6 +58,8 @@ class FakeEngine:
         self.grants_leases = True
         self.grant_delay = 0.0
         self.ttl = TTL_SECONDS
+        self.diverged_at_token: int | None = None
+        self.num_prompt_tokens = 7
         self.port = 0
         self._fleet_key = fleet_key
         self._runner: web.ServerRunner | None = None
@@ -130,13 +132,14 @@ class FakeEngine:
             decision=decision,
             num_pulled_tokens=64 if received.offer else 0,
             lease_id=f"handoff-{envelope.turn_id}",
+            diverged_at_token=self.diverged_at_token if received.offer else None,
         )
         fields = {name: getattr(reply, name) for name in LegReply.__struct_fields__}
         return web.json_response(
             {
                 "id": "chatcmpl-p",
                 "choices": [{"index": 0, "message": {"role": "assistant", "content": "H"}, "finish_reason": "length"}],
-                "usage": {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8},
+                "usage": {"prompt_tokens": self.num_prompt_tokens, "completion_tokens": 1},
                 "kv_transfer_params": {"backhaul": fields},
             }
         )
@@ -153,7 +156,7 @@ class FakeEngine:
             await response.write_eof()
             return response
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hello you"}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+        usage = {"prompt_tokens": self.num_prompt_tokens, "completion_tokens": 2}
         self._finish(received)
         return web.json_response({"id": "chatcmpl-d", "choices": [choice], "usage": usage})
 

@@ -15,6 +15,16 @@ MESSAGES = st.lists(
 )
 
 
+def chat(
+    messages: list[object],
+    tenant: str = "t",
+    model: str = "m",
+    tools: object = None,
+    hasher: ChainHasher = HASHER,
+) -> list[str]:
+    return hasher.chat(tenant, model, tools, hasher.parts(messages))
+
+
 def common(one: list[str], other: list[str]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
@@ -25,7 +35,7 @@ def test_chains_share_exactly_the_common_messages(shared: list[object], one: lis
     expected = next(
         (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
-    chains = [HASHER.chat("t", "m", None, messages) for messages in (first, second)]
+    chains = [chat(messages) for messages in (first, second)]
     assert common(*chains) == expected
     assert [len(chain) for chain in chains] == [len(first), len(second)]
 
@@ -41,14 +51,14 @@ def test_longer_text_extends_the_chain_of_whole_chunks(prefix: str, more: str) -
 def test_tenant_model_tools_and_kind_each_change_every_hash() -> None:
     message = [{"role": "user", "content": "hi"}]
     chains = [
-        HASHER.chat("t", "m", None, message),
-        HASHER.chat("u", "m", None, message),
-        HASHER.chat("t", "n", None, message),
-        HASHER.chat("t", "m", [{"a": 1}], message),
+        chat(message),
+        chat(message, tenant="u"),
+        chat(message, model="n"),
+        chat(message, tools=[{"a": 1}]),
         HASHER.text("t", "m", "hi"),
         HASHER.text("t", "m", [104, 105]),
-        ChainHasher(b"x" * 32).chat("t", "m", None, message),
-        HASHER.chat("tm", "", None, message),
+        chat(message, hasher=ChainHasher(b"x" * 32)),
+        chat(message, tenant="tm", model=""),
     ]
     assert len({chain[0] for chain in chains}) == len(chains)
 
