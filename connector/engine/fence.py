@@ -10,7 +10,9 @@ from collections import deque
 
 import numpy as np
 
-NUM_LEASE_WORDS = 4096
+from connector.engine.slot_index import NUM_SLOTS
+
+NUM_LEASE_WORDS = NUM_SLOTS
 NUM_LANDING_WORDS = 1024
 WORD_BYTES = 8
 
@@ -40,6 +42,19 @@ class FenceMemory:
         slot = self._slot_of_request.pop(request_id, None)
         if slot is not None:
             self._words[slot] = 0
+
+    def drop_all_words(self) -> None:
+        """Every lease of this engine becomes unreadable: the safe answer when it isn't known which word to drop."""
+        self._words[:NUM_LEASE_WORDS] = 0
+        self._slot_of_request.clear()
+
+    @property
+    def num_words(self) -> int:
+        return len(self._slot_of_request)
+
+    @property
+    def num_free_landings(self) -> int:
+        return len(self._free_landing)
 
     def take_landing(self) -> int | None:
         """Index of a zeroed word for one fence READ, or ``None`` when too many are in flight."""
@@ -79,6 +94,17 @@ class FenceSlots:
 
     def get(self, request_id: str) -> tuple[int, int] | None:
         return self._held.get(request_id)
+
+    @property
+    def num_taken(self) -> int:
+        return NUM_LEASE_WORDS - len(self._free)
+
+    def hand_over(self, request_id: str) -> None:
+        """The slot stays taken, but is remembered elsewhere, until it is given back."""
+        self._held.pop(request_id, None)
+
+    def give_back(self, slot: int) -> None:
+        self._free.append(slot)
 
     def release(self, request_id: str) -> bool:
         held = self._held.pop(request_id, None)

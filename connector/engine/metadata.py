@@ -23,15 +23,19 @@ class FenceTarget:
 
 @dataclass
 class SchedulerOrders:
-    """Scheduler → worker, once per step. Deadlines are remaining seconds, for the worker's own clock."""
+    """Scheduler → worker, once per step. Deadlines are remaining seconds, for the worker's own clock.
+
+    ``pull_deadline_seconds`` holds for pulls under way too; ``pull_deadlines`` are those of new pulls with their own.
+    """
 
     pull_deadline_seconds: float
-    release_on_read: bool
     lease_extension_seconds: int
     fence_words: dict[str, tuple[int, int]] = field(default_factory=dict)
     dropped_words: list[str] = field(default_factory=list)
     fence_targets: dict[str, FenceTarget] = field(default_factory=dict)
+    pull_deadlines: dict[str, float] = field(default_factory=dict)
     kept_requests: list[str] = field(default_factory=list)
+    unkept_requests: list[str] = field(default_factory=list)
     deadlines: dict[str, float] = field(default_factory=dict)
     releases: list[str] = field(default_factory=list)
 
@@ -61,6 +65,8 @@ class WorkerReport(KVConnectorWorkerMetadata):
     """Worker → scheduler, only when there is something to say. Reports of ranks are concatenated.
 
     ``quarantined`` / ``ended``: one entry per rank whose posted READ outlived its deadline, and later has ended.
+    ``failed``: one entry per rank whose receive of that request failed; vLLM says so itself from 0.30 on.
+    ``contained``: exceptions contained so far, by pid and hook, whenever their number has changed.
     """
 
     transfers: list[RankTransfer] = field(default_factory=list)
@@ -68,6 +74,8 @@ class WorkerReport(KVConnectorWorkerMetadata):
     ended: list[str] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    contained: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerReport":
         if not isinstance(other, WorkerReport):
@@ -78,7 +86,10 @@ class WorkerReport(KVConnectorWorkerMetadata):
             ended=self.ended + other.ended,
             expired=self.expired + other.expired,
             reads=self.reads + other.reads,
+            failed=self.failed + other.failed,
+            contained=self.contained | other.contained,
         )
 
     def is_empty(self) -> bool:
-        return not (self.transfers or self.quarantined or self.ended or self.expired or self.reads)
+        lists = (self.transfers, self.quarantined, self.ended, self.expired, self.reads, self.failed, self.contained)
+        return not any(lists)

@@ -8,7 +8,10 @@ WORD_BYTES = 8
 
 
 class NixlDisconnectError(Exception):
-    """As NIXL raises it from a status call once the peer's process is gone."""
+    """As NIXL raises it from a status call once the peer's process is gone; NIXL's own name says so."""
+
+
+NixlDisconnectError.__name__ = "nixlRemoteDisconnectError"
 
 
 class FakeHandle:
@@ -20,6 +23,7 @@ class FakeHandle:
         self.state: str | Exception = "PROC"
         self.is_released = False
         self.is_posted = False
+        self.num_looks = 0
 
 
 class FakeNixl:
@@ -53,12 +57,17 @@ class FakeNixl:
         return self.fences[-1]
 
     def transfer(self, handle: FakeHandle) -> str:
-        self._called("transfer_fence" if handle in self.fences else "transfer_data")
+        try:
+            self._called("transfer_fence" if handle in self.fences else "transfer_data")
+        except Exception as fault:
+            handle.state = fault
+            raise
         handle.is_posted = True
         return "PROC"
 
     def check_xfer_state(self, handle: FakeHandle) -> str:
         assert not handle.is_released, "a released handle must not be used"
+        handle.num_looks += 1
         if isinstance(handle.state, Exception):
             raise handle.state
         return handle.state

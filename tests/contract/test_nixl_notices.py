@@ -4,8 +4,10 @@ import threading
 
 import pytest
 
+from connector.engine import nixl_agent
 from connector.engine.fence import FenceMemory
 from connector.engine.nixl_agent import READ_AHEAD_NOTICE, FencedNixlAgent
+from connector.engine.notices import MAX_WAITING, NoticeFate
 from tests.contract.fake_nixl import FakeNixl
 
 DEADLINE_SECONDS = 10.0
@@ -15,7 +17,13 @@ class Bench:
     def __init__(self) -> None:
         self.nixl = FakeNixl()
         self.kept = {"kept"}
-        self.agent = FencedNixlAgent(self.nixl, FenceMemory(), lambda request_id: request_id in self.kept)
+        self.running: set[str] = set()
+        self.agent = FencedNixlAgent(self.nixl, FenceMemory(), self.fate_of)
+
+    def fate_of(self, request_id: str) -> NoticeFate:
+        if request_id in self.running:
+            return NoticeFate.WAIT
+        return NoticeFate.KEEP if request_id in self.kept else NoticeFate.PASS
 
     def receive(self, **messages: list[bytes]) -> dict[str, list[bytes]]:
         """What vLLM is told after peers sent these."""
@@ -30,27 +38,27 @@ def bench() -> Bench:
 
 def test_a_read_of_a_kept_lease_is_counted_and_held_back(bench: Bench) -> None:
     assert bench.receive(p=[b"kept:1", b"kept:1"]) == {}
-    assert bench.agent.take_reads() == ["kept", "kept"]
-    assert bench.agent.take_passed_reads() == set()
+    assert bench.agent.notices.take_reads() == ["kept", "kept"]
+    assert bench.agent.notices.take_passed_reads() == set()
 
 
 def test_any_other_read_is_passed_on_and_counted(bench: Bench) -> None:
     assert bench.receive(p=[b"loose:2"]) == {"p": [b"loose:2"]}
-    assert bench.agent.take_reads() == ["loose"]
-    assert bench.agent.take_passed_reads() == {"loose"}
+    assert bench.agent.notices.take_reads() == ["loose"]
+    assert bench.agent.notices.take_passed_reads() == {"loose"}
 
 
 def test_counts_are_taken_once(bench: Bench) -> None:
     bench.receive(p=[b"kept:1", b"loose:1"])
-    bench.agent.take_reads()
-    bench.agent.take_passed_reads()
-    assert (bench.agent.take_reads(), bench.agent.take_passed_reads()) == ([], set())
+    bench.agent.notices.take_reads()
+    bench.agent.notices.take_passed_reads()
+    assert (bench.agent.notices.take_reads(), bench.agent.notices.take_passed_reads()) == ([], set())
 
 
 def test_heartbeats_are_passed_through_and_are_no_reads(bench: Bench) -> None:
     messages = [b"HB:kept,loose", READ_AHEAD_NOTICE, b"HB:"]
     assert bench.receive(p=messages) == {"p": messages}
-    assert bench.agent.take_reads() == []
+    assert bench.agent.notices.take_reads() == []
 
 
 def test_each_peers_messages_keep_their_order(bench: Bench) -> None:
@@ -61,7 +69,7 @@ def test_each_peers_messages_keep_their_order(bench: Bench) -> None:
 def test_a_request_id_may_contain_colons(bench: Bench) -> None:
     bench.kept.add("cmpl:kept:0")
     assert bench.receive(p=[b"cmpl:kept:0:4"]) == {}
-    assert bench.agent.take_reads() == ["cmpl:kept:0"]
+    assert bench.agent.notices.take_reads() == ["cmpl:kept:0"]
 
 
 def test_whether_a_lease_is_kept_is_asked_when_vllm_asks(bench: Bench) -> None:
@@ -72,6 +80,57 @@ def test_whether_a_lease_is_kept_is_asked_when_vllm_asks(bench: Bench) -> None:
     assert bench.agent.get_new_notifs() == {"p": [b"kept:1"]}
 
 
+# ---------------------------------------------------------------- what vLLM would die of
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"no-colon",
+        b":1",
+        b"r:",
+        b"r:x",
+        b"r:0",
+        b"r:-1",
+        b"r:" + b"9" * 5000,
+        b"\xff\xfe:1",
+        b"HB:\xff",
+        b"x" * 70_000,
+    ],
+)
+def test_a_malformed_notice_is_dropped(bench: Bench, message: bytes) -> None:
+    """vLLM parses what it is given without a guard; NIXL's side channel lets anyone on the network write."""
+    assert bench.receive(p=[b"a:1", message, b"b:2"]) == {"p": [b"a:1", b"b:2"]}
+    assert bench.agent.notices.take_reads() == ["a", "b"]
+
+
+def test_a_notice_for_a_request_that_still_runs_waits_for_its_lease(bench: Bench) -> None:
+    """A fast reader may be done before the worker has heard of the lease; vLLM would free the blocks of a running one."""
+    bench.running.add("kept")
+    assert bench.receive(p=[b"kept:1", b"loose:1"]) == {"p": [b"loose:1"]}
+    assert bench.receive() == {}
+    assert bench.agent.notices.take_reads() == ["loose"]
+    bench.running.clear()
+    assert bench.receive() == {}
+    assert bench.agent.notices.take_reads() == ["kept"]
+    assert bench.agent.notices.num_waiting == 0
+
+
+def test_notices_that_wait_are_bounded(bench: Bench) -> None:
+    bench.running.add("r")
+    bench.receive(p=[b"r:1"] * (MAX_WAITING + 10))
+    assert bench.agent.notices.num_waiting == MAX_WAITING
+
+
+def test_notices_while_idle_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nixl_agent, "MAX_STASHED_NOTICES", 3)
+    for _ in range(5):
+        bench.nixl.incoming.append({"p": [b"a:1", b"b:1"]})
+        bench.agent.progress()
+    assert bench.receive() == {"p": [b"a:1", b"b:1"]}
+
+
 # ---------------------------------------------------------------- while the engine is idle
 
 
@@ -79,9 +138,9 @@ def test_what_arrives_while_idle_is_delivered_later_in_order(bench: Bench) -> No
     for messages in ({"p": [b"a:1"], "q": [b"b:1"]}, {}, {"p": [b"kept:1", b"HB:x"]}):
         bench.nixl.incoming.append(messages)
         in_another_thread(bench.agent.progress)
-    assert bench.agent.take_reads() == []
+    assert bench.agent.notices.take_reads() == []
     assert bench.receive(p=[b"c:1"]) == {"p": [b"a:1", b"HB:x", b"c:1"], "q": [b"b:1"]}
-    assert bench.agent.take_reads() == ["a", "kept", "b", "c"]
+    assert bench.agent.notices.take_reads() == ["a", "kept", "c", "b"]
     assert bench.agent.get_new_notifs() == {}
 
 
@@ -124,7 +183,7 @@ def test_no_two_threads_are_ever_inside_nixl(call: str) -> None:
     """NIXL's own sync mode is NONE."""
     nixl = SlowNixl()
     nixl.add_remote_agent = lambda _metadata: nixl.calls.append("add_remote_agent")  # type: ignore[attr-defined]
-    agent = FencedNixlAgent(nixl, FenceMemory(), lambda _: False)
+    agent = FencedNixlAgent(nixl, FenceMemory(), lambda _: NoticeFate.PASS)
     handle = agent.make_prepped_xfer("READ", 1, [2], 3, [4])
     arguments = {"send_notif": ("peer", b"m"), "get_new_notifs": (), "add_remote_agent": (b"",)}.get(call, (handle,))
     is_done = threading.Event()

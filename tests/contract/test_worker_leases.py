@@ -46,7 +46,7 @@ def release(bench: WorkerBench) -> Any:
 
 def read_once(bench: WorkerBench) -> Any:
     bench.receive(b"r:1")
-    return bench.step(release_on_read=True)
+    return bench.step(unkept_requests=["r"])
 
 
 @pytest.mark.parametrize("end", [expire, release, read_once])
@@ -130,14 +130,13 @@ def test_a_release_that_meets_the_expiry_is_told_once(bench: WorkerBench) -> Non
 def test_nothing_of_an_ended_lease_is_left_behind(bench: WorkerBench) -> None:
     bench.hold()
     bench.receive(b"r:2")  # one of two consumers
-    bench.step(release_on_read=True)
+    bench.step(unkept_requests=["r"])
     release(bench)
     worker = bench.worker
     for place in (
         worker._reqs_to_send,
         worker._reqs_to_process,
-        worker._kept,
-        worker._early_releases,
+        worker._leases,
         worker.consumer_notification_counts_by_req,
         worker.expected_consumer_notifications_by_req,
     ):
@@ -175,10 +174,10 @@ def test_a_handoff_for_two_readers_waits_for_both(bench: WorkerBench) -> None:
     assert bench.report().expired == []
 
 
-def test_a_policy_of_release_on_read_holds_for_leases_granted_before(bench: WorkerBench) -> None:
+def test_a_lease_that_is_no_longer_kept_ends_with_its_next_read(bench: WorkerBench) -> None:
     bench.hold()
     bench.receive(b"r:1")
-    assert bench.step(release_on_read=True).finished_sending == {"r"}
+    assert bench.step(unkept_requests=["r"]).finished_sending == {"r"}
     report = bench.report()
     assert (report.reads, report.expired) == (["r"], [])
 
@@ -245,6 +244,7 @@ def test_the_fence_is_registered_before_the_caches_and_told_in_the_handshake(
     monkeypatch.setattr(pull_worker.NixlPullConnectorWorker, "register_kv_caches", register_caches)
     bench.worker.register_kv_caches({})
     memory = bench.worker._fence_memory
+    assert len(bench.worker._registered_descs) == 1  # so that vLLM deregisters it at shutdown
     assert registered == [(([(memory.address, memory.num_bytes, 0, "")], "DRAM"), ["UCX"]), "caches"]
     payload = bench.worker.xfer_handshake_metadata
     assert payload == FencedHandshakePayload("hash", b"agent metadata", memory.address)

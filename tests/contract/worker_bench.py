@@ -11,7 +11,7 @@ import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker, pull_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 
-from connector.engine import nixl_agent, pulls, worker
+from connector.engine import deadlines, idle_progress, nixl_agent, pulls, worker, worker_leases, worker_pulls
 from connector.engine.metadata import BackhaulMetadata, FenceTarget, SchedulerOrders, WorkerReport
 from connector.engine.options import EngineOptions
 from connector.engine.worker import BackhaulWorker
@@ -31,6 +31,20 @@ OPTIONS = EngineOptions(
     cpu_yield_ms=0.0,
     policy=PolicyValues(),
 )
+
+
+OURS = (
+    worker,
+    worker_leases,
+    worker_pulls,
+    deadlines,
+    idle_progress,
+    nixl_agent,
+    pulls,
+    base_worker,
+    pull_worker,
+)
+"""Modules that read the clock."""
 
 
 class ManualClock:
@@ -110,6 +124,7 @@ def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int) -> dict[str, Any]:
         "_invalid_engine_backoff": {},
         "_invalid_remote_engines": set(),
         "_failed_remote_engines": set(),
+        "_registered_descs": [],
         "_handshake_lock": threading.RLock(),
         "_handshake_futures": {},
         "_ready_requests": queue.Queue(),
@@ -131,7 +146,7 @@ def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int) -> dict[str, Any]:
 class WorkerBench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, num_ranks: int = 1) -> None:
         self.clock = ManualClock()
-        for module in (worker, nixl_agent, pulls, base_worker, pull_worker):
+        for module in OURS:
             monkeypatch.setattr(module, "time", self.clock)
         self.nixl = FakeNixl()
         state = state_of_vllms_worker(self.nixl, num_ranks)
@@ -145,7 +160,6 @@ class WorkerBench:
     def orders(self, **changes: Any) -> SchedulerOrders:
         given = {
             "pull_deadline_seconds": DEADLINE_SECONDS,
-            "release_on_read": False,
             "lease_extension_seconds": 20,
             **changes,
         }
