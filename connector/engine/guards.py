@@ -33,9 +33,9 @@ def contained(fallback: Callable[..., Any]) -> Callable[[F], F]:
         def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return hook(self, *args, **kwargs)
-            except Exception:  # noqa: BLE001 - whatever it is; _log writes its trace
+            except Exception as error:  # noqa: BLE001 - whatever it is; _log writes its trace
                 count(hook.__name__)
-                _log(hook.__name__)
+                _log(hook.__name__, error)
                 return fallback(self, *args, **kwargs)
 
         return guarded  # type: ignore[return-value]  # same signature by construction
@@ -43,11 +43,11 @@ def contained(fallback: Callable[..., Any]) -> Callable[[F], F]:
     return decorate
 
 
-def _log(hook: str) -> None:
+def _log(hook: str, error: Exception) -> None:
     """The first few with their trace, later ones now and then: a hook may fail at every step, a thousand a second."""
     times = num_contained[hook]
     if times <= MAX_TRACES or times % 1000 == 0:
-        logger.error("Contained an exception in %s (%d so far)", hook, times, exc_info=True)
+        logger.error("Contained an exception in %s (%d so far)", hook, times, exc_info=error)
 
 
 def nothing(*_args: Any, **_kwargs: Any) -> None:

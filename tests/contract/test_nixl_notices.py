@@ -106,7 +106,7 @@ def test_a_malformed_notice_is_dropped(bench: Bench, message: bytes) -> None:
 
 
 def test_a_notice_for_a_request_that_still_runs_waits_for_its_lease(bench: Bench) -> None:
-    """A fast reader may be done before the worker has heard of the lease; vLLM would free the blocks of a running one."""
+    """A fast reader may be done before the worker hears of the lease; vLLM would free the blocks of a running one."""
     bench.running.add("kept")
     assert bench.receive(p=[b"kept:1", b"loose:1"]) == {"p": [b"loose:1"]}
     assert bench.receive() == {}

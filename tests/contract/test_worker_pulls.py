@@ -1,7 +1,6 @@
 """Pulls on the worker, through vLLM's own code: done after the fence, or handed back for recompute with one reason."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import ReqMeta
