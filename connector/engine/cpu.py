@@ -31,51 +31,92 @@ def stop_progress_thread() -> None:
         base_worker.nixl_agent_config = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
 
 
+SPIN_SECONDS = 0.001
+"""How long a reader of vLLM's broadcast looks by itself before it parks until the writer notifies it."""
+
+
 def calm_broadcast(pause_ms: float) -> None:
+    """vLLM's readers spin for a second after each message: on an engine that steps now and then, for ever."""
     from vllm.distributed.device_communicators import shm_broadcast
 
     pause_seconds = pause_ms / 1e3
     shm_broadcast.sched_yield = lambda: time.sleep(pause_seconds)
+    condition = shm_broadcast.SpinCondition
+    if not hasattr(condition.wait, "stock"):
+        condition.wait = _parking(condition.wait)
+
+
+def _parking(stock: Callable[..., None]) -> Callable[..., None]:
+    """``SpinCondition.wait`` that parks early. A method, since readers may exist already when we are loaded."""
+
+    @functools.wraps(stock)
+    def wait(condition: Any, timeout_ms: int | None = None) -> None:
+        condition.busy_loop_s = min(condition.busy_loop_s, SPIN_SECONDS)
+        stock(condition, timeout_ms)
+
+    wait.stock = stock  # type: ignore[attr-defined]
+    return wait
 
 
 class IdleWait:
-    """Paces an engine core that steps only because leases are held, and wakes at once for a new request.
+    """Paces an engine core that steps only because blocks are held, and wakes at once for a new request.
 
-    vLLM keeps stepping, at up to 1 kHz, while any request's blocks are held. The core's own input queue is found in the
-    calling frames (``EngineCoreProc.run_busy_loop``), since a connector is given no reference to it; without it the
-    wait is a plain sleep.
+    vLLM keeps stepping, at up to 1 kHz, while any request's blocks are held. The wait happens where the core's loop
+    takes in requests, so that one which ends it is scheduled in the very next step. A connector is given no reference
+    to the core: it is found in the calling frames (``EngineCoreProc.run_busy_loop``). Without it, or where its loop
+    has another shape, the step itself sleeps.
     """
 
     def __init__(self, wait_ms: float) -> None:
         self._seconds = wait_ms / 1e3
-        self._wait: Callable[[float], None] | None = None
+        self._is_bound = False
+        self._input_queue: Any = None
+        self._is_due = False
+        self._is_interrupted = False
 
     def wait(self) -> None:
+        """Called in a step that had nothing to do: the core waits before its next one."""
         if self._seconds <= 0:
             return
-        if self._wait is None:
-            self._wait = self._find_wait()
-        self._wait(self._seconds)
+        if not self._is_bound:
+            self._is_bound = True
+            self._bind()
+        if self._input_queue is None:
+            time.sleep(self._seconds)
+        else:
+            self._is_due = True
 
-    def _find_wait(self) -> Callable[[float], None]:
-        input_queue = _core_input_queue()
-        if input_queue is None:
-            logger.info("The engine core's input queue was not found; idle steps are paced by a plain sleep.")
-            return time.sleep
-        return functools.partial(_wait_for_input, input_queue)
+    def interrupt(self) -> None:
+        """Any thread: there is something for the next step to do. Not lost if the wait has not begun yet."""
+        self._is_interrupted = True
+        if self._input_queue is not None:
+            with self._input_queue.not_empty:
+                self._input_queue.not_empty.notify_all()
+
+    def _bind(self) -> None:
+        core = calling_core()
+        if core is None:
+            logger.info("The engine core's loop was not found; idle steps are paced by a plain sleep.")
+            return
+        self._input_queue = core.input_queue
+        core._process_input_queue = functools.partial(self._take_input, core, core._process_input_queue)
+
+    def _take_input(self, core: Any, stock: Callable[[], None]) -> None:
+        if self._is_due and not getattr(core, "engines_running", False):
+            with self._input_queue.not_empty:
+                if not self._input_queue.queue and not self._is_interrupted:
+                    self._input_queue.not_empty.wait(self._seconds)
+        self._is_due = self._is_interrupted = False
+        stock()
 
 
-def _wait_for_input(input_queue: Any, seconds: float) -> None:
-    with input_queue.not_empty:
-        if not input_queue.queue:
-            input_queue.not_empty.wait(seconds)
-
-
-def _core_input_queue() -> Any:
+def calling_core() -> Any:
+    """The engine core whose loop is running this thread, if it takes its input as 0.21 to 0.32 do."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "run_busy_loop":
-            queue = getattr(frame.f_locals.get("self"), "input_queue", None)
-            return queue if hasattr(queue, "not_empty") else None
+            core = frame.f_locals.get("self")
+            has_shape = hasattr(getattr(core, "input_queue", None), "not_empty")
+            return core if has_shape and callable(getattr(core, "_process_input_queue", None)) else None
         frame = frame.f_back  # type: ignore[assignment]  # ends with None
     return None

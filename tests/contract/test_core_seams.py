@@ -2,6 +2,7 @@
 
 import functools
 import queue
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,7 +132,10 @@ def test_the_cores_input_queue_is_where_an_idle_wait_finds_it() -> None:
     assert_has("vllm.v1.engine.core:EngineCoreProc.__init__", "self.input_queue = queue.Queue")
     assert hasattr(queue.Queue(), "not_empty")
     for name in ("EngineCoreProc", "DPEngineCoreProc"):
-        assert calls(f"vllm.v1.engine.core:{name}.run_busy_loop", "_process_engine_step")
+        assert_in_order(
+            f"vllm.v1.engine.core:{name}.run_busy_loop",
+            ["self._process_input_queue()", "self._process_engine_step()"],
+        )
 
 
 def test_nixls_agent_is_configured_through_the_name_that_we_replace() -> None:
@@ -143,13 +147,22 @@ def test_the_broadcast_yields_through_the_name_that_we_replace() -> None:
     assert_has(shm_broadcast.__name__, " sched_yield()")
 
 
+def test_readers_of_the_broadcast_wait_through_the_method_that_we_replace() -> None:
+    assert parameters(f"{shm_broadcast.__name__}:SpinCondition.wait") == ["self", "timeout_ms"]
+    assert_has(f"{shm_broadcast.__name__}:SpinCondition.wait", "self.last_read + self.busy_loop_s")
+    assert_has(f"{shm_broadcast.__name__}:MessageQueue.acquire_read", "self._spin_condition.wait(timeout_ms=")
+    assert_has(f"{shm_broadcast.__name__}:MessageQueue.enqueue", "self._spin_condition.notify()")
+
+
 @pytest.fixture
 def stock_loops(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """Both replaced names, put back after the test."""
+    """Both replaced names, put back after the test, and the broadcast's wait with them."""
     agent_config, pause = base_worker.nixl_agent_config, shm_broadcast.sched_yield
     stock = agent_config.func if isinstance(agent_config, functools.partial) else agent_config
     monkeypatch.setattr(base_worker, "nixl_agent_config", stock)
     monkeypatch.setattr(shm_broadcast, "sched_yield", pause)
+    condition = shm_broadcast.SpinCondition
+    monkeypatch.setattr(condition, "wait", getattr(condition.wait, "stock", condition.wait))
     return stock, pause
 
 
@@ -162,6 +175,21 @@ def test_cpu_options_stop_both_busy_loops_once(stock_loops: tuple[Any, Any]) -> 
         assert (configured.func, configured.keywords) == (stock_loops[0], {"enable_prog_thread": False})
     assert shm_broadcast.sched_yield is not stock_loops[1]
     shm_broadcast.sched_yield()
+    assert not hasattr(shm_broadcast.SpinCondition.wait.stock, "stock")
+
+
+def test_a_calmed_reader_parks_where_a_stock_one_spins(stock_loops: tuple[Any, Any]) -> None:
+    apply_cpu_options(structs.replace(OPTIONS, cpu_yield_ms=0.1))
+    polls: list[int] = []
+    reader = shm_broadcast.SpinCondition.__new__(shm_broadcast.SpinCondition)
+    reader.is_reader, reader.busy_loop_s, reader.last_read = True, 1, time.monotonic() - 0.1
+    reader.read_cancel_socket = reader.local_notify_socket = None
+    reader.poller = SimpleNamespace(poll=lambda timeout: polls.append(timeout) or [])
+    reader.wait(timeout_ms=700)
+    assert polls == [700]
+    reader.record_read()
+    reader.wait(timeout_ms=700)
+    assert polls == [700], "right after a message the next one is looked for, not waited for"
 
 
 def test_accelerators_keep_vllms_own_loops(stock_loops: tuple[Any, Any]) -> None:
