@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -31,6 +31,16 @@ class ControlPlaneCollector(Collector):
         held = placement.placements().filter(state__in=OPEN_STATES)
         yield _gauge("placements", "Placements that an engine holds or may hold.", "state", held, "state")
         yield _gauge("operations_waiting", "Commands without an answer.", "state", fleet.open_operations(), "state")
+        yield self._fenced()
+        num_unread_blocks, unread_block_seconds = fleet.unread_figures()
+        yield GaugeMetricFamily(
+            "backhaul_unread_blocks", "KV blocks in leases that no pull has read yet.", value=float(num_unread_blocks)
+        )
+        yield GaugeMetricFamily(
+            "backhaul_unread_block_seconds",
+            "Block-seconds of leases that ended unread, summed over the engines' current lives.",
+            value=unread_block_seconds,
+        )
         yield GaugeMetricFamily(
             "backhaul_policy_revision", "Newest policy revision.", value=float(policy.newest_number())
         )
@@ -40,6 +50,17 @@ class ControlPlaneCollector(Collector):
         )
         faults = fleet.event_faults().aggregate(total=Sum("num_events"))["total"] or 0
         yield GaugeMetricFamily("backhaul_events_quarantined", "Events that could not be stored.", value=float(faults))
+
+    def _fenced(self) -> Metric:
+        """An operator's alarm: whatever reads leases after their end would have served wrong tokens without a fence."""
+        family = CounterMetricFamily(
+            "backhaul_reads_after_expiry",
+            "Reads of leases that had ended, caught and recomputed.",
+            labels=["direction"],
+        )
+        for direction, count in fleet.fenced_counts():
+            family.add_metric([direction], count)
+        return family
 
     def _engines(self) -> Metric:
         family = GaugeMetricFamily("backhaul_engines", "Engines by role and state.", labels=["role", "state"])

@@ -1,4 +1,4 @@
-"""Runs lease commands at the engine: each command id once, its answer remembered, and never past its deadline."""
+"""Runs commands at the engine: each command id once, its answer remembered, and never past its deadline."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from connector.protocol import AgentToEngine, CommandDone, ExtendLease, ReleaseLease
+from connector.protocol import AgentToEngine, CommandDone, ExtendLease, ReleaseLease, ResetCache
 
 MAX_REMEMBERED = 4096
 MAX_RUNNING = 1024
 
-CommandBody = ReleaseLease | ExtendLease
+CommandBody = ReleaseLease | ExtendLease | ResetCache
 
 
 class _Running(msgspec.Struct):

@@ -24,6 +24,7 @@ class LoadRow(Row, frozen=True):
     num_running: int = 0
     num_waiting: int = 0
     num_dropped_events: int = 0
+    num_unread_blocks: int = 0
 
 
 class EngineRow(Row, frozen=True):
@@ -97,6 +98,9 @@ class TurnRow(Row, frozen=True):
     duration_ms: float | None
     trace_id: str
     age_ms: float
+    diverged_at_token: int | None
+    diverged_at_message: int | None
+    diverged_role: str
 
 
 class SessionRow(Row, frozen=True):

@@ -106,6 +106,9 @@ def turn_row(turn: Turn, now: datetime) -> TurnRow:
         duration_ms=turn.duration_ms,
         trace_id=turn.trace_id,
         age_ms=milliseconds_between(turn.started_at, now),
+        diverged_at_token=turn.diverged_at_token,
+        diverged_at_message=turn.diverged_at_message,
+        diverged_role=turn.diverged_role,
     )
 
 

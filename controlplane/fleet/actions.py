@@ -77,6 +77,7 @@ def touch_pair(
     Pair.objects.filter(pk=pair.pk).update(
         num_transfers=F("num_transfers") + 1,
         num_not_completed=F("num_not_completed") + int(not is_complete),
+        num_fenced=F("num_fenced") + int(outcome == TransferOutcome.FENCED),
         num_bytes=F("num_bytes") + (num_bytes if is_complete else 0),
         duration_ms=F("duration_ms") + (duration_ms if is_complete else 0.0),
         last_outcome=outcome,

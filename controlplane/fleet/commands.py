@@ -1,13 +1,14 @@
 """Commands to engines: sent through the socket of the engine's agent, answered with what happened there."""
 
 import logging
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from django.db import transaction
 from django.utils import timezone
 
-from connector.protocol import Command, CommandDone, ExtendLease, ReleaseLease
+from connector.protocol import Command, CommandDone, ExtendLease, ReleaseLease, ResetCache
 from controlplane import mailbox
 from controlplane.accounts.actions import record_audit
 from controlplane.broadcast import broadcast
@@ -21,15 +22,32 @@ logger = logging.getLogger(__name__)
 
 MAX_DEADLINE_SECONDS = 30.0
 FAILED_OUTCOME = "failed"
+ANSWER_MARGIN_SECONDS = 1.0
+"""How much earlier than the asker an engine gives up, so that its reason still arrives."""
+
+CommandBody = ReleaseLease | ExtendLease | ResetCache
+
+
+class ResetOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """``command_id``: sending one again does nothing again and answers as the first did."""
+
+    command_id: UUID | None = None
+    deadline_seconds: Annotated[float, msgspec.Meta(ge=2, le=MAX_DEADLINE_SECONDS)] = 10.0
 
 
 def new_command_id() -> str:
     return str(uuid7())
 
 
-def send_command(
-    engine_name: str, body: ReleaseLease | ExtendLease, deadline_seconds: float, *, actor: str = ""
-) -> Operation:
+def reset_cache(engine_name: str, options: ResetOptions, *, actor: str) -> Operation:
+    """Asks the engine to release its leases and empty its prefix cache; it goes on trying until the deadline."""
+    command_id = str(options.command_id) if options.command_id else new_command_id()
+    patience = options.deadline_seconds - ANSWER_MARGIN_SECONDS
+    body = ResetCache(command_id=command_id, patience_seconds=patience)
+    return send_command(engine_name, body, options.deadline_seconds, actor=actor)
+
+
+def send_command(engine_name: str, body: CommandBody, deadline_seconds: float, *, actor: str = "") -> Operation:
     """Sends ``body`` and waits for its answer up to the deadline; the operation says how it went.
 
     ``body.command_id`` comes from ``new_command_id`` and is the operation's id; sending the same one again sends
@@ -52,12 +70,10 @@ def send_command(
 
 
 @transaction.atomic(durable=True)
-def _open_operation(
-    engine: Engine, body: ReleaseLease | ExtendLease, deadline_seconds: float, actor: str
-) -> tuple[Operation, bool]:
+def _open_operation(engine: Engine, body: CommandBody, deadline_seconds: float, actor: str) -> tuple[Operation, bool]:
     if not hasattr(engine, "agent") or not engine.agent.connected:
         raise ConflictError(f"No agent of engine {engine.name} is connected, so nothing can be asked of it.")
-    name = "release" if isinstance(body, ReleaseLease) else ("pin" if body.pinned else "extend")
+    name = _name_of(body)
     content = msgspec.to_builtins(body)
     operation, created = Operation.objects.get_or_create(
         pk=UUID(body.command_id),
@@ -73,6 +89,16 @@ def _open_operation(
         record_audit(actor=actor, action=name, object_kind="operation", object_id=operation.pk, after=content)
         changed("operation", [operation.pk])
     return operation, created
+
+
+def _name_of(body: CommandBody) -> str:
+    match body:
+        case ReleaseLease():
+            return "release"
+        case ExtendLease(pinned=pinned):
+            return "pin" if pinned else "extend"
+        case ResetCache():
+            return "reset_cache"
 
 
 def _note_deadline(operation_id: UUID) -> None:

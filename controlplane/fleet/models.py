@@ -110,6 +110,9 @@ class Pair(models.Model):
     direction = models.CharField(max_length=8, choices=[(way.value, way.value) for way in Direction])
     num_transfers = models.PositiveBigIntegerField(default=0)
     num_not_completed = models.PositiveBigIntegerField(default=0)
+    num_fenced = models.PositiveBigIntegerField(
+        default=0, help_text="Reads of leases that had ended, or ended meanwhile: caught by the fence and recomputed."
+    )
     num_bytes = models.PositiveBigIntegerField(default=0, help_text="Of completed transfers.")
     duration_ms = models.FloatField(default=0, help_text="Sum over completed transfers.")
     last_outcome = models.CharField(max_length=16, default="", blank=True)

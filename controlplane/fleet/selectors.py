@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from django.db.models import Case, Count, F, Q, QuerySet, Value, When
+from django.db.models import Case, Count, F, Q, QuerySet, Sum, Value, When
 
 from connector.protocol import FleetEngine, Role
 from controlplane.fleet.models import Agent, Engine, EventFault, Operation, OperationState, Pair, Router, State
@@ -41,6 +41,20 @@ def engine_counts() -> list[tuple[str, str, int]]:
     shown = Case(When(approved=False, then=Value(State.PENDING)), default=F("reported_state"))
     rows = Engine.objects.annotate(shown=shown).values_list("role", "shown").annotate(num=Count("pk")).order_by()
     return [(role or "unknown", state, num) for role, state, num in rows]
+
+
+def unread_figures() -> tuple[int, float]:
+    """Over all engines: KV blocks in session leases that no pull has read so far, and the block-seconds of those that
+    ended unread since each engine's start."""
+    loads = [load for load in Engine.objects.exclude(load=None).values_list("load", flat=True) if load]
+    blocks = sum(int(load.get("num_unread_blocks", 0)) for load in loads)
+    return blocks, sum(float(load.get("unread_block_seconds", 0.0)) for load in loads)
+
+
+def fenced_counts() -> list[tuple[str, int]]:
+    """Reads after a lease's end, by direction."""
+    rows = Pair.objects.order_by("direction").values_list("direction").annotate(num=Sum("num_fenced"))
+    return [(direction, num) for direction, num in rows]
 
 
 def enforcing_engines(seen_since: datetime) -> QuerySet[Engine]:

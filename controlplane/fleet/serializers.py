@@ -14,6 +14,12 @@ class EngineLoadSerializer(serializers.Serializer[dict[str, int]]):
     num_running = serializers.IntegerField()
     num_waiting = serializers.IntegerField()
     num_dropped_events = serializers.IntegerField()
+    num_unread_blocks = serializers.IntegerField(
+        required=False, help_text="Held by session leases that no pull has read so far."
+    )
+    unread_block_seconds = serializers.FloatField(
+        required=False, help_text="Cost of session leases that ended without a read, since the engine's start."
+    )
 
 
 class EngineSerializer(serializers.ModelSerializer[Engine]):
@@ -91,6 +97,7 @@ class PairSerializer(serializers.ModelSerializer[Pair]):
             "direction",
             "num_transfers",
             "num_not_completed",
+            "num_fenced",
             "num_bytes",
             "mean_bytes_per_second",
             "last_outcome",
@@ -119,3 +126,14 @@ class OperationSerializer(serializers.ModelSerializer[Operation]):
             "created_at",
             "finished_at",
         ]
+
+
+class ResetCacheSerializer(serializers.Serializer[object]):
+    """Describes ``commands.ResetOptions`` to the schema."""
+
+    command_id = serializers.UUIDField(
+        required=False, help_text="Repeats an earlier command's answer; default: a new one."
+    )
+    deadline_seconds = serializers.FloatField(
+        required=False, min_value=2, max_value=30, help_text="How long the engine goes on trying. Default 10."
+    )

@@ -1,5 +1,6 @@
 """REST of the fleet."""
 
+import msgspec
 from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -7,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from controlplane.accounts.authentication import actor_of
-from controlplane.fleet import actions, selectors
+from controlplane.fleet import actions, commands, selectors
 from controlplane.fleet.filters import EngineFilter, OperationFilter, PairFilter
 from controlplane.fleet.models import Agent, Engine, Operation, OperationState, Pair, Router
 from controlplane.fleet.serializers import (
@@ -15,6 +16,7 @@ from controlplane.fleet.serializers import (
     EngineSerializer,
     OperationSerializer,
     PairSerializer,
+    ResetCacheSerializer,
     RouterSerializer,
 )
 from controlplane.pagination import TimeOrderedPagination
@@ -52,6 +54,16 @@ class EngineViewSet(ReadOnlyModelViewSet[Engine]):
     def drain(self, request: Request, name: str) -> Response:
         """Sends the engine no new session; what it holds may still be read."""
         return Response(self.get_serializer(actions.drain_engine(name, draining=True, actor=actor_of(request))).data)
+
+    @extend_schema(request=ResetCacheSerializer, responses={200: OperationSerializer, 202: OperationSerializer})
+    @action(detail=True, methods=["post"], url_path="reset-cache")
+    def reset_cache(self, request: Request, name: str) -> Response:
+        """Releases the engine's leases, empties its prefix cache, and answers what really happened there.
+
+        The outcome is ``reset``, or ``failed`` with what still holds blocks; 202 while that isn't known.
+        """
+        options = msgspec.convert(request.data or {}, commands.ResetOptions)
+        return operation_response(commands.reset_cache(name, options, actor=actor_of(request)))
 
     @extend_schema(request=None, responses=EngineSerializer)
     @action(detail=True, methods=["post"])

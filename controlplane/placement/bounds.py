@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 MAX_ID_CHARS = 200
 MAX_NAME_CHARS = 128
 MAX_REASON_CHARS = 64
+MAX_ROLE_CHARS = 16
 MAX_COUNT = 2**31 - 1
 MAX_BYTES = 2**50
 """A pebibyte: far beyond any transfer or lease, and sums of thousands still fit a bigint."""

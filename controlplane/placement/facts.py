@@ -121,6 +121,8 @@ class Facts:
             prompt_tokens=bounds.count(event.num_prompt_tokens),
             output_tokens=bounds.count(event.num_output_tokens),
             trace_id=bounds.trace_id(event.trace_id),
+            diverged_at_message=_count_or_none(event.diverged_at_message),
+            diverged_role=bounds.text(event.diverged_role, max_chars=bounds.MAX_ROLE_CHARS),
         )
         session = self._see(end.session_id, end.id, end.started_at)
         session.last_at = max(session.last_at, at)
@@ -141,6 +143,7 @@ class Facts:
             local_tokens=bounds.count(event.num_local_tokens),
             reused_tokens=bounds.count(event.num_pulled_tokens),
             trace_id=bounds.trace_id(event.traceparent),
+            diverged_at_token=_count_or_none(event.diverged_at_token),
         )
         self._see(bounds.identifier(event.session_id), leg.id, at)
         legs = self.legs[event.leg]
@@ -191,3 +194,7 @@ def facts_of(events: Iterable[Dated], engine_name: str) -> tuple[Facts, list[Ref
         except bounds.RefusedEventError as error:
             refusals.append(Refusal(event, error))
     return facts, refusals
+
+
+def _count_or_none(value: int | None) -> int | None:
+    return None if value is None else bounds.count(value)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from django.db import models
 
 from connector.protocol import LeaseState
-from controlplane.placement.bounds import MAX_ID_CHARS, MAX_NAME_CHARS, MAX_REASON_CHARS
+from controlplane.placement.bounds import MAX_ID_CHARS, MAX_NAME_CHARS, MAX_REASON_CHARS, MAX_ROLE_CHARS
 
 ENDED_STATES = (LeaseState.SUPERSEDED, LeaseState.RELEASED, LeaseState.EXPIRED, LeaseState.LOST)
 OPEN_STATES = (LeaseState.HELD, LeaseState.UNKNOWN)
@@ -55,6 +55,17 @@ class Turn(models.Model):
     offered_tokens = models.PositiveIntegerField(default=0)
     verified_tokens = models.PositiveIntegerField(default=0)
     local_tokens = models.PositiveIntegerField(default=0)
+    diverged_at_token = models.PositiveIntegerField(
+        null=True, help_text="Where the prompt differs from the KV that P was offered: first token of that block."
+    )
+    diverged_at_message = models.PositiveIntegerField(
+        null=True, help_text="Index of the first message that differs from the turn whose KV was offered."
+    )
+    diverged_role = models.CharField(
+        max_length=MAX_ROLE_CHARS,
+        default="",
+        help_text="That message's role; tools; or template, where token ids differ though no message does.",
+    )
     prefill_decision = models.CharField(max_length=40, default="")
     decode_decision = models.CharField(max_length=40, default="")
     prefill_engine = models.CharField(max_length=MAX_NAME_CHARS, default="", help_text="As the router chose it.")

@@ -46,6 +46,8 @@ class TurnEnd(msgspec.Struct, kw_only=True, frozen=True):
     prompt_tokens: int
     output_tokens: int
     trace_id: str
+    diverged_at_message: int | None
+    diverged_role: str
 
 
 class Leg(msgspec.Struct, kw_only=True, frozen=True):
@@ -61,6 +63,7 @@ class Leg(msgspec.Struct, kw_only=True, frozen=True):
     local_tokens: int
     reused_tokens: int
     trace_id: str
+    diverged_at_token: int | None
 
 
 class LeaseSeen(msgspec.Struct, kw_only=True):

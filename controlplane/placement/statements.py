@@ -18,8 +18,8 @@ ENSURE_TURNS = """
 INSERT INTO placement_turn (
     id, session_id, model, status, prompt_tokens, output_tokens, reused_tokens, offered_tokens, verified_tokens,
     local_tokens, prefill_decision, decode_decision, prefill_engine, decode_engine, prefill_decided_by,
-    decode_decided_by, started_at, trace_id)
-SELECT r.id, r.session_id, '', 'running', 0, 0, 0, 0, 0, 0, '', '', '', '', '', '', r.first_at, ''
+    decode_decided_by, started_at, trace_id, diverged_role)
+SELECT r.id, r.session_id, '', 'running', 0, 0, 0, 0, 0, 0, '', '', '', '', '', '', r.first_at, '', ''
 FROM jsonb_to_recordset(%s) AS r(id uuid, session_id text, first_at timestamptz)
 ORDER BY r.id
 ON CONFLICT (id) DO UPDATE SET started_at = EXCLUDED.started_at
@@ -50,11 +50,12 @@ UPDATE placement_turn AS t SET
     http_status = r.http_status, stream = r.stream, prefill_ms = r.prefill_ms, ttft_ms = r.ttft_ms,
     duration_ms = r.duration_ms, output_tokens = r.output_tokens,
     prompt_tokens = GREATEST(t.prompt_tokens, r.prompt_tokens),
-    trace_id = COALESCE(NULLIF(r.trace_id, ''), t.trace_id)
+    trace_id = COALESCE(NULLIF(r.trace_id, ''), t.trace_id),
+    diverged_at_message = r.diverged_at_message, diverged_role = r.diverged_role
 FROM jsonb_to_recordset(%s) AS r(
     id uuid, at timestamptz, started_at timestamptz, parent_turn_id uuid, index int, model text, prefill_engine text,
     decode_engine text, status text, http_status int, stream bool, prefill_ms float, ttft_ms float, duration_ms float,
-    prompt_tokens int, output_tokens int, trace_id text)
+    prompt_tokens int, output_tokens int, trace_id text, diverged_at_message int, diverged_role text)
 WHERE t.id = r.id
 """
 
@@ -62,12 +63,12 @@ DECIDE_PREFILL = """
 UPDATE placement_turn AS t SET
     prefill_decision = r.decision, prefill_decided_by = r.engine, prefill_decided_at = r.at,
     offered_tokens = r.offered_tokens, verified_tokens = r.verified_tokens, local_tokens = r.local_tokens,
-    reused_tokens = r.reused_tokens,
+    reused_tokens = r.reused_tokens, diverged_at_token = r.diverged_at_token,
     prompt_tokens = GREATEST(t.prompt_tokens, r.prompt_tokens),
     trace_id = COALESCE(NULLIF(t.trace_id, ''), r.trace_id)
 FROM jsonb_to_recordset(%s) AS r(
     id uuid, at timestamptz, engine text, decision text, prompt_tokens int, offered_tokens int, verified_tokens int,
-    local_tokens int, reused_tokens int, trace_id text)
+    local_tokens int, reused_tokens int, trace_id text, diverged_at_token int)
 WHERE t.id = r.id
   AND (t.prefill_decided_at IS NULL OR (r.at, r.engine) >= (t.prefill_decided_at, t.prefill_decided_by))
 """

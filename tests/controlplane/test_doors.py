@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from controlplane import health
 from controlplane.celery import app as celery_app
-from controlplane.fleet.models import Engine
+from controlplane.fleet.models import Engine, Pair
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -39,11 +39,19 @@ def test_readiness_names_the_part_that_is_missing(client: Client, monkeypatch: p
 def test_metrics_count_what_the_record_holds(client: Client, django_assert_max_num_queries: Any) -> None:
     Engine.objects.create(name="decode-0", role="decode", approved=True, reported_state="ready")
     Engine.objects.create(name="new")
-    with django_assert_max_num_queries(9):
+    for name in ("with-leases", "more"):
+        load = {"num_unread_blocks": 20, "unread_block_seconds": 1.5}
+        Engine.objects.create(name=name, role="decode", load=load)
+    Pair.objects.create(source="p", target="d", direction="P->D", num_fenced=3)
+    Pair.objects.create(source="p", target="e", direction="P->D", num_fenced=4)
+    with django_assert_max_num_queries(11):
         text = client.get("/metrics").content.decode()
     assert 'backhaul_engines{role="decode",state="ready"} 1.0' in text
     assert 'backhaul_engines{role="unknown",state="pending"} 1.0' in text
     assert "backhaul_policy_revision 1.0" in text
+    assert 'backhaul_reads_after_expiry_total{direction="P->D"} 7.0' in text
+    assert "backhaul_unread_blocks 40.0" in text
+    assert "backhaul_unread_block_seconds 3.0" in text
     assert "decode-0" not in text
 
 

@@ -96,3 +96,14 @@ def test_malformed_trace_and_span_ids_are_left_empty() -> None:
 def test_other_events_are_ignored() -> None:
     send(granted())
     assert not Transfer.objects.exists()
+
+
+def test_reads_after_expiry_are_counted_by_pair() -> None:
+    """Field report 21 (aws-samples/aws-do-eks#84): such a read is an alarm, also where the fence caught it."""
+    send(moved("a"))
+    for name in ("b", "c"):
+        send(moved(name, outcome=TransferOutcome.FENCED))
+    send(moved("d", outcome=TransferOutcome.FAILED))
+    send(moved("d", outcome=TransferOutcome.FENCED))
+    pair = Pair.objects.get()
+    assert (pair.num_transfers, pair.num_not_completed, pair.num_fenced) == (4, 3, 2)
