@@ -13,7 +13,6 @@ from connector.engine import guards
 from connector.engine.digests import DigestChain
 from connector.engine.grants import GrantFacts
 from connector.engine.legs import Leg
-from connector.engine.offers import PURPOSE as OFFER_PURPOSE
 from connector.engine.policy import for_request
 from connector.protocol import Decision, LegReply, Role
 
@@ -102,7 +101,7 @@ class RequestEndings:
         if scheduler.role is Role.DECODE:
             return None
         reply = LegReply(
-            offer=scheduler.fleet_key.sign(OFFER_PURPOSE, lease.offer),
+            offer=scheduler.sign_offer(lease.offer),
             decision=leg.decision or Decision.NO_PLACEMENT,
             num_pulled_tokens=leg.num_pulled_tokens,
             lease_id=lease.lease_id,

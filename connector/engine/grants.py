@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 
 from connector.engine.digests import DigestChain, pack
+from connector.engine.kv_layout import KvLayout
 from connector.engine.leases import Lease
 from connector.engine.legs import Leg
-from connector.engine.offers import FenceWord, KvOffer
+from connector.engine.offers import OFFER_FORMAT, FenceWord, KvOffer
 from connector.identity import uuid7
 from connector.protocol import LeaseKind, PolicyValues, Role
 
@@ -42,6 +43,7 @@ class LeaseFactory:
         self._pp_size = int(parallel.pipeline_parallel_size)
         self.bytes_per_block = bytes_per_block
         self.fence_address_of_rank: dict[int, int] = {}
+        self.layout = KvLayout()
 
     def ttl_seconds(self, policy: PolicyValues, *, allow_partial: bool) -> float:
         """0: no lease. ``policy`` is that of now: a TTL of 0 grants none, whenever the request began."""
@@ -96,6 +98,9 @@ class LeaseFactory:
             expires_at_source=now + facts.ttl_seconds if self._kind is LeaseKind.SESSION else None,
             fence_words=self._fence_words(slot),
             fence_generation=generation,
+            digest_key_id=leg.digest_key_id,
+            layout=self.layout,
+            format=OFFER_FORMAT,
         )
 
     def _fence_words(self, slot: int) -> tuple[FenceWord, ...]:

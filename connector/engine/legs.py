@@ -16,14 +16,20 @@ ENVELOPE_PURPOSE = "envelope"
 
 
 class Leg(msgspec.Struct, kw_only=True):
-    """Mutable state of one request that came with a valid envelope. ``policy`` is the one snapshot it reads."""
+    """Mutable state of one request that came with a valid envelope.
+
+    ``policy`` is the one snapshot it reads, ``key`` the one that its offer was verified with. ``digest_key_id`` names
+    the key that the digests of ``chain`` were made with.
+    """
 
     role: Role
     envelope: LegEnvelope
     policy: PolicyValues
     offer: KvOffer | None = None
     refusal: Decision | None = None
+    key: FleetKey | None = None
     chain: DigestChain | None = None
+    digest_key_id: str = ""
     match: Match | None = None
     decision: Decision | None = None
     num_prompt_tokens: int = 0

@@ -33,6 +33,8 @@ from connector.protocol import (
     PolicyApplied,
     Pong,
     ReleaseLease,
+    ResetCache,
+    SetPeers,
     SetPolicy,
     TransferRecorded,
 )
@@ -43,16 +45,23 @@ MAX_PENDING_MESSAGES = 20_000
 MAX_PENDING_COMMANDS = 10_000
 SEND_TIMEOUT_SECONDS = 5.0
 """An agent that takes nothing for so long is disconnected; it resynchronises when it comes back."""
+TICK_SECONDS = 1.0
 
 
 class LinkCallbacks(msgspec.Struct, frozen=True):
-    """What the thread asks of the engine. All are cheap reads or one assignment, safe beside the scheduler thread."""
+    """What the thread asks of the engine. All are cheap reads or one assignment, safe beside the scheduler thread.
+
+    ``tick`` is called about once a second, agent or no agent.
+    """
 
     hello: Callable[[], EngineHello]
     held_leases: Callable[[], Iterable[LeaseOffer]]
     set_policy: Callable[[SetPolicy], PolicyApplied]
     load: Callable[[int], EngineLoad]
     is_known: Callable[[str], bool]
+    set_peers: Callable[[SetPeers], None] = lambda _message: None
+    tick: Callable[[], object] = lambda: None
+    reset_cache: Callable[[ResetCache], None] = lambda _message: None
 
 
 class EngineLink:
@@ -66,6 +75,7 @@ class EngineLink:
         self._num_dropped = 0
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._is_closing = False
+        self._has_policy = threading.Event()
         self._connection: socket.socket | None = None
         self._decoder: FrameDecoder[AgentToEngine] = FrameDecoder(AgentToEngine)
         self._server = _listen(path)
@@ -86,6 +96,10 @@ class EngineLink:
         while self._inbox:
             yield self._inbox.popleft()
 
+    def wait_for_policy(self, seconds: float) -> bool:
+        """Blocks until the agent has set a policy on this link, ``seconds`` at most; whether it has."""
+        return self._has_policy.wait(seconds)
+
     def close(self) -> None:
         self._is_closing = True
         os.eventfd_write(self._wake, 1)
@@ -98,8 +112,9 @@ class EngineLink:
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)
+            next_tick = 0.0
             while not self._is_closing:
-                for key, _ in selector.select():
+                for key, _ in selector.select(TICK_SECONDS):
                     try:
                         self._handle(selector, key.fileobj)
                     except (OSError, ValueError) as error:
@@ -108,8 +123,17 @@ class EngineLink:
                     except Exception:
                         logger.exception("The link failed; its agent has to connect again")
                         self._drop_connection(selector)
+                if (now := time.monotonic()) >= next_tick:
+                    next_tick = now + TICK_SECONDS
+                    self._tick()
             self._drop_connection(selector)
         self._server.close()
+
+    def _tick(self) -> None:
+        try:
+            self._callbacks.tick()
+        except Exception:
+            logger.exception("The link's tick failed")
 
     def _handle(self, selector: selectors.BaseSelector, ready: object) -> None:
         if ready is self._server:
@@ -142,7 +166,13 @@ class EngineLink:
 
     def _dispatch(self, message: AgentToEngine) -> None:
         if isinstance(message, SetPolicy):
-            self._transmit(self._callbacks.set_policy(message))
+            applied = self._callbacks.set_policy(message)
+            self._has_policy.set()
+            self._transmit(applied)
+        elif isinstance(message, SetPeers):
+            self._callbacks.set_peers(message)
+        elif isinstance(message, ResetCache):
+            self._callbacks.reset_cache(message)
         elif isinstance(message, Ping):
             self._transmit(Pong(nonce=message.nonce, load=self._callbacks.load(self._num_dropped)))
         else:

@@ -1,15 +1,18 @@
 """Legs of requests: opened from what came in signed, matched against the prompt, written back as what vLLM may use."""
 
 import logging
+from collections import Counter
 from typing import Any
 
 from connector.engine.digests import DigestChain
 from connector.engine.fingerprint import multimodal_extra, request_seed
 from connector.engine.legs import Leg, read_envelope, read_offer
-from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill, refusal
+from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill
+from connector.engine.peers import PeerBook
 from connector.engine.policy import for_request
+from connector.engine.refusals import Reader, Refusal, refusal
 from connector.protocol import Decision, PolicyValues, Role
-from connector.signing import FleetKey, InvalidTokenError
+from connector.signing import FleetKey, FleetKeySource, ForeignVersionError, InvalidTokenError
 
 logger = logging.getLogger("vllm.backhaul.matcher")
 
@@ -27,61 +30,74 @@ class LegMatcher:
     """Fixed facts of this engine that every match needs; holds no request's state."""
 
     def __init__(
-        self, *, fleet_key: FleetKey, role: Role, fingerprint: bytes, block_size: int, allow_partial: bool
+        self,
+        *,
+        fleet_key: FleetKeySource,
+        role: Role,
+        fingerprint: bytes,
+        block_size: int,
+        allow_partial: bool,
+        peers: PeerBook | None = None,
     ) -> None:
         """``allow_partial``: whether a whole-block prefix of this model's cache is valid by itself."""
         self._fleet_key = fleet_key
-        self._digest_key = fleet_key.digest_key()
         self._role = role
         self._fingerprint = fingerprint
         self._block_size = block_size
+        self._peers = peers or PeerBook()
+        self.reader = Reader(role=role, fingerprint=fingerprint, block_size=block_size)
         self.allow_partial = allow_partial
+        self.num_refused: Counter[str] = Counter()
 
     def open(self, request: Any, params: dict[str, Any], policy: PolicyValues) -> Leg | None:
         """The leg of a request with a valid envelope. Afterwards ``params`` name a verified source, or none."""
         clear_remote_fields(params)
+        key = self._fleet_key.current
         try:
-            envelope = read_envelope(params, self._fleet_key, self._role)
+            envelope = read_envelope(params, key, self._role)
         except InvalidTokenError as error:
             logger.warning("Request %s has no usable envelope (%s); nothing is reused.", request.request_id, error)
             return None
-        leg = Leg(role=self._role, envelope=envelope, policy=for_request(policy, envelope.policy))
+        leg = Leg(role=self._role, envelope=envelope, policy=for_request(policy, envelope.policy), key=key)
         leg.num_prompt_tokens = request.num_prompt_tokens
-        leg.refusal = self._take_offer(leg, params)
+        leg.refusal = self._take_offer(leg, params, key)
         if leg.offer is not None:
             params.update(leg.offer.endpoint_params())
         return leg
 
-    def _take_offer(self, leg: Leg, params: dict[str, Any]) -> Decision | None:
+    def _take_offer(self, leg: Leg, params: dict[str, Any], key: FleetKey) -> Decision | None:
         """Sets the leg's offer, or returns the reason why there is none, in design.md's order of reasons."""
         if self._role is Role.PREFILL and not leg.policy.bidirectional_kv_xfer:
             return Decision.DISABLED
         try:
-            offer = read_offer(params, self._fleet_key)
+            offer = read_offer(params, key)
         except InvalidTokenError as error:
-            logger.warning("Turn %s: the offer is refused: %s", leg.envelope.turn_id, error)
-            return Decision.REJECTED
+            is_foreign = isinstance(error, ForeignVersionError)
+            decision = Decision.UNSUPPORTED if is_foreign else Decision.REJECTED
+            return self._refuse(leg, Refusal(decision, error.reason))
         if offer is None:
             return leg.envelope.reason_without_offer or Decision.NO_PLACEMENT
-        reason = refusal(
-            offer,
-            role=self._role,
-            tenant=leg.envelope.tenant,
-            fingerprint=self._fingerprint,
-            block_size=self._block_size,
-        )
-        if reason is None and self._role is Role.PREFILL and not self.allow_partial:
-            reason = Decision.UNSUPPORTED
-        if reason is None:
-            leg.offer = offer
-        return reason
+        against = refusal(offer, self.reader, tenant=leg.envelope.tenant, key=key, peers=self._peers)
+        if against is None and self._role is Role.PREFILL and not self.allow_partial:
+            against = Refusal(Decision.UNSUPPORTED, "whole_cache_only")
+        if against is not None:
+            return self._refuse(leg, against, offer.engine)
+        leg.offer = offer
+        return None
+
+    def _refuse(self, leg: Leg, against: Refusal, engine: str = "") -> Decision:
+        self.num_refused[against.reason] += 1
+        source = engine or "an unverified sender"
+        logger.warning("Turn %s: the offer of %s is refused (%s).", leg.envelope.turn_id, source, against.reason)
+        return against.decision
 
     def match(self, request: Any, leg: Leg, num_local_tokens: int) -> Match:
         if request.skip_reading_prefix_cache or request.prompt_token_ids is None:
             return Match(decision=leg.refusal or Decision.UNSUPPORTED)
         if leg.offer is None:
             return Match(decision=leg.refusal or Decision.NO_PLACEMENT)
-        chain = self.digest(request, leg, request.num_prompt_tokens)
+        key = leg.key or self._fleet_key.current
+        chain = self._chain(request, leg, request.num_prompt_tokens, key, leg.offer.digest_key_id)
         prompt = PromptFacts(
             num_tokens=request.num_prompt_tokens,
             num_local_tokens=num_local_tokens,
@@ -94,11 +110,17 @@ class LegMatcher:
         return match_decode(leg.offer, prompt, allow_partial=self.allow_partial)
 
     def digest(self, request: Any, leg: Leg, num_tokens: int) -> DigestChain:
-        """The leg's digests, grown to ``num_tokens``: the prompt at matching, the reply too at the end."""
-        if leg.chain is None:
+        """The leg's digests for an offer of its own: keyed with the key that signs now, whatever the matching used."""
+        key = self._fleet_key.current
+        return self._chain(request, leg, num_tokens, key, key.active_id)
+
+    def _chain(self, request: Any, leg: Leg, num_tokens: int, key: FleetKey, key_id: str) -> DigestChain:
+        """The leg's digests under that key, grown to ``num_tokens``: the prompt at matching, the reply at the end."""
+        if leg.chain is None or leg.digest_key_id != key_id:
             extra = (lambda start, end: multimodal_extra(request, start, end)) if request.mm_features else None
             seed = request_seed(self._fingerprint, request)
-            leg.chain = DigestChain(self._digest_key, seed, self._block_size, extra)
+            leg.chain = DigestChain(key.digest_key(key_id), seed, self._block_size, extra)
+            leg.digest_key_id = key_id
         leg.chain.extend(request.all_token_ids, num_tokens)
         return leg.chain
 

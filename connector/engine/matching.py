@@ -4,7 +4,7 @@ import msgspec
 
 from connector.engine.digests import num_common_blocks
 from connector.engine.offers import KvOffer
-from connector.protocol import Decision, PolicyValues, Role
+from connector.protocol import Decision, PolicyValues
 
 
 class PromptFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +78,3 @@ def _decode_match(decision: Decision, verified: int, missing: int, num_blocks: i
         num_blocks=num_blocks,
         is_whole_prompt=is_whole_prompt,
     )
-
-
-def refusal(offer: KvOffer, *, role: Role, tenant: str, fingerprint: bytes, block_size: int) -> Decision | None:
-    """Why a validly signed offer still can't be used here, or ``None``."""
-    if offer.role is role or offer.tenant != tenant:
-        return Decision.REJECTED
-    if not offer.fence_words:
-        return Decision.REJECTED
-    if offer.model_fingerprint != fingerprint or offer.block_size != block_size:
-        return Decision.UNSUPPORTED
-    return None

@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
+from connector.engine.kv_layout import KvLayout
 from connector.protocol import Role
+
+OFFER_FORMAT = 2
+"""Counts up with every change of what an offer means; a reader of another format recomputes.
+
+1: first release. 2: names the digest key and the layout.
+"""
 
 PURPOSE = "offer"
 """Bound into the signature, so that an envelope can't pose as an offer."""
@@ -22,7 +29,10 @@ class FenceWord(msgspec.Struct, frozen=True, array_like=True):
 
 class KvOffer(msgspec.Struct, frozen=True, kw_only=True):
     """``block_ids: [groups][blocks]``; ``digests``: 16 bytes a whole block; ``expires_at_source``: the source's own
-    ``perf_counter`` seconds, ``None`` for a handoff, whose life is renewed by heartbeats."""
+    ``perf_counter`` seconds, ``None`` for a handoff, whose life is renewed by heartbeats.
+
+    ``digest_key_id`` names the line of the fleet key file that keys the digests; the offer may be signed with another.
+    """
 
     lease_id: str
     engine: str
@@ -44,6 +54,9 @@ class KvOffer(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_source: float | None
     fence_words: tuple[FenceWord, ...]
     fence_generation: int
+    digest_key_id: str = ""
+    layout: KvLayout = KvLayout()
+    format: int = 1
 
     def endpoint_params(self) -> dict[str, Any]:
         """Who holds it, naming no blocks: vLLM renews the lease by heartbeats and reads nothing."""

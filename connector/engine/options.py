@@ -11,6 +11,10 @@ from connector.protocol import PolicyValues
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_SOCKET_PATH_BYTES = 107
 """Linux's limit for the path of a unix socket."""
+MAX_PAUSE_MS = 1000.0
+"""A longer pause between polls would rather look like a hang."""
+MAX_POLICY_WAIT_SECONDS = 300.0
+"""vLLM's own API server gives its engine core ten minutes to start."""
 
 
 class TransferConfig(Protocol):
@@ -33,6 +37,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_wait_ms: float
     cpu_yield_ms: float
     policy: PolicyValues
+    policy_wait_seconds: float = 0.0
 
 
 def parse_options(config: TransferConfig, *, is_cpu: bool) -> EngineOptions:
@@ -54,10 +59,11 @@ def parse_options(config: TransferConfig, *, is_cpu: bool) -> EngineOptions:
         link_path=link_path,
         fleet_key_file=Path(str(_required(config, "backhaul_fleet_key_file"))),
         is_prefill=config.kv_role == "kv_producer",
-        idle_poll_ms=float(config.get_from_extra_config("backhaul_idle_poll_ms", 5.0 if is_cpu else 0.0)),
-        idle_wait_ms=float(config.get_from_extra_config("backhaul_idle_wait_ms", 20.0 if is_cpu else 0.0)),
-        cpu_yield_ms=float(config.get_from_extra_config("backhaul_cpu_yield_ms", 0.1 if is_cpu else 0.0)),
+        idle_poll_ms=_number(config, "backhaul_idle_poll_ms", 5.0 if is_cpu else 0.0, MAX_PAUSE_MS),
+        idle_wait_ms=_number(config, "backhaul_idle_wait_ms", 20.0 if is_cpu else 0.0, MAX_PAUSE_MS),
+        cpu_yield_ms=_number(config, "backhaul_cpu_yield_ms", 0.1 if is_cpu else 0.0, MAX_PAUSE_MS),
         policy=_initial_policy(config),
+        policy_wait_seconds=_number(config, "backhaul_policy_wait_seconds", 5.0, MAX_POLICY_WAIT_SECONDS),
     )
 
 
@@ -66,6 +72,14 @@ def _required(config: TransferConfig, key: str) -> Any:
     if value in (None, ""):
         raise ValueError(f"kv_connector_extra_config lacks {key}")
     return value
+
+
+def _number(config: TransferConfig, key: str, default: float, highest: float) -> float:
+    value = config.get_from_extra_config(key, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= highest:
+        raise ValueError(f"{key} must be a number from 0 to {highest:g}, not {value!r:.80}")
+    return float(value)
 
 
 def _initial_policy(config: TransferConfig) -> PolicyValues:

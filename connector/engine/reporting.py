@@ -1,5 +1,6 @@
 """What this engine tells its agent: facts, load, events. Nothing here may block a step."""
 
+import logging
 from typing import Any
 
 import vllm
@@ -23,6 +24,8 @@ from connector.protocol import (
     TransferRecorded,
 )
 
+logger = logging.getLogger("vllm.backhaul.reporting")
+
 
 class EngineReporter:
     """Owns the link. Gauges are plain integers written by the scheduler thread and read by the link thread."""
@@ -45,8 +48,21 @@ class EngineReporter:
             set_policy=self._set_policy,
             load=self._load,
             is_known=lambda key: scheduler.control.table.find(key) is not None,
+            set_peers=scheduler.peers.set,
+            tick=scheduler.fleet_key.refresh,
         )
         self._link = EngineLink(self._options.link_path, callbacks)
+        self._wait_for_policy(self._link)
+
+    def _wait_for_policy(self, link: EngineLink) -> None:
+        """vLLM starts no HTTP server before this returns, so the first request finds the current revision."""
+        seconds = self._options.policy_wait_seconds
+        if seconds > 0 and not link.wait_for_policy(seconds):
+            logger.warning(
+                "No agent set a policy within %g s (backhaul_policy_wait_seconds); the start-up constants hold until "
+                "one does.",
+                seconds,
+            )
 
     def close(self) -> None:
         if self._link is not None:
@@ -111,4 +127,5 @@ class EngineReporter:
             num_running=self._num_running,
             num_waiting=max(0, len(self._active) - self._num_running),
             num_dropped_events=num_dropped_events,
+            refused_offers=dict(self._scheduler.matcher.num_refused),
         )

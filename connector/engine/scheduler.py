@@ -10,20 +10,23 @@ from connector.engine.endings import KeptAndParams, RequestEndings
 from connector.engine.fence_orders import FenceOrders
 from connector.engine.fingerprint import is_full_attention_only, model_fingerprint
 from connector.engine.grants import LeaseFactory
+from connector.engine.kv_layout import describe_reader, layout_of
 from connector.engine.lease_control import LeaseControl
 from connector.engine.legs import Leg
 from connector.engine.matcher import LegMatcher, clear_remote_fields
 from connector.engine.matching import Match
 from connector.engine.metadata import BackhaulMetadata, SchedulerOrders
 from connector.engine.offers import PURPOSE as OFFER_PURPOSE
+from connector.engine.offers import KvOffer
 from connector.engine.options import EngineOptions
+from connector.engine.peers import PeerBook
 from connector.engine.policy import LivePolicy
 from connector.engine.quarantine import BlockQuarantine
 from connector.engine.reporting import EngineReporter
 from connector.engine.results import WorkerResults
 from connector.engine.transfers import TransferBook
 from connector.protocol import Decision, Role
-from connector.signing import FleetKey
+from connector.signing import FleetKeyFile
 
 
 class BackhaulScheduler(NixlPullConnectorScheduler):
@@ -33,7 +36,8 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.role = Role.PREFILL if options.is_prefill else Role.DECODE
         self.live_policy = LivePolicy(options.policy)
-        self.fleet_key = FleetKey.load(options.fleet_key_file)
+        self.fleet_key = FleetKeyFile(options.fleet_key_file)
+        self.peers = PeerBook()
         fingerprint = model_fingerprint(vllm_config)
         self.matcher = LegMatcher(
             fleet_key=self.fleet_key,
@@ -41,14 +45,16 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
             fingerprint=fingerprint,
             block_size=self.block_size,
             allow_partial=is_full_attention_only(kv_cache_config),
+            peers=self.peers,
         )
+        describe_reader(self.matcher.reader, self)
         self.legs: dict[str, Leg] = {}
         self.fence = FenceOrders()
         bytes_per_block = max(
             group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in kv_cache_config.kv_cache_groups
         )
         self.factory = LeaseFactory(self, options.engine_name, self.role, fingerprint, bytes_per_block)
-        self.control = LeaseControl(lambda offer: self.fleet_key.sign(OFFER_PURPOSE, offer), self.live_policy)
+        self.control = LeaseControl(self.sign_offer, self.live_policy)
         self.quarantine = BlockQuarantine()
         self.transfers = TransferBook(options.engine_name, self.role)
         self.reporter = EngineReporter(self, options)
@@ -56,6 +62,9 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         self._endings = RequestEndings(self, super().request_finished)
         self._results = WorkerResults(self)
         self._idle_wait = IdleWait(options.idle_wait_ms)
+
+    def sign_offer(self, offer: KvOffer) -> str:
+        return self.fleet_key.current.sign(OFFER_PURPOSE, offer)
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         self.quarantine.bind(kv_cache_manager)
@@ -67,7 +76,13 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         for (pp_rank, tp_rank), payload in metadata.items():
             if pp_rank == 0:
                 self.factory.fence_address_of_rank[tp_rank] = payload.fence_address
+        self._note_layout(metadata)
         super().set_xfer_handshake_metadata(metadata)
+
+    @guards.contained(guards.nothing)
+    def _note_layout(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """What can't be read is not compared; the handshake still decides."""
+        self.factory.layout = self.matcher.reader.layout = layout_of(next(iter(metadata.values())))
 
     def shutdown(self) -> None:
         self.reporter.close()

@@ -11,8 +11,9 @@ router ``/ws/router/`` JSON text frames                 ``RouterToControl`` / ``
 lease feed ``/feed``   msgpack binary frames            ``FeedToRouter`` / ``RouterToFeed``
 ====================== ================================ ==================================
 
-Version history: 1, first release. One version of skew is supported: a receiver ignores unknown fields and refuses a
-hello whose ``protocol`` differs from its own by more than one. Clocks of two processes are never compared: a sender
+Version history: 1, first release; 2, ``SetPeers`` and ``ResetCache``. One version of skew is supported: a receiver
+ignores unknown fields and refuses a hello whose ``protocol`` differs from its own by more than one; a sender says what
+version 2 brought only to a peer whose hello says 2 or more. Clocks of two processes are never compared: a sender
 gives ages and remaining times, a receiver dates an event by receipt minus age.
 """
 
@@ -43,6 +44,8 @@ from connector.protocol.events import (
 )
 from connector.protocol.feed import EngineChanged, FeedDelta, FeedSnapshot, FeedToRouter, LoadChanged, RouterToFeed
 from connector.protocol.link import (
+    MAX_FORMER_INCARNATIONS,
+    MAX_PEERS,
     AgentToEngine,
     CommandDone,
     EngineEvent,
@@ -51,11 +54,13 @@ from connector.protocol.link import (
     ExtendLease,
     LeaseOffer,
     LeaseRenewed,
+    Peer,
     Ping,
     PolicyApplied,
     Pong,
     ReleaseLease,
     ResetCache,
+    SetPeers,
     SetPolicy,
 )
 from connector.protocol.policy import MIN_TTL_SECONDS, PolicyPatch, PolicyValues
@@ -86,6 +91,8 @@ from connector.protocol.terms import (
 )
 
 __all__ = [
+    "MAX_FORMER_INCARNATIONS",
+    "MAX_PEERS",
     "MAX_REPLACED_LEASES",
     "MIN_TTL_SECONDS",
     "PROTOCOL_VERSION",
@@ -132,6 +139,7 @@ __all__ = [
     "Name",
     "NonNegative",
     "NumberedEvent",
+    "Peer",
     "Ping",
     "PolicyAck",
     "PolicyApplied",
@@ -147,6 +155,7 @@ __all__ = [
     "RouterToControl",
     "RouterToFeed",
     "Seconds",
+    "SetPeers",
     "SetPolicy",
     "Share",
     "TransferOutcome",

@@ -2,7 +2,7 @@
 
 from connector.protocol.engine_facts import EngineInfo, EngineLoad
 from connector.protocol.events import EventBatch, EventsCommitted, LeaseGranted
-from connector.protocol.link import CommandDone, ExtendLease, ReleaseLease, ResetCache, SetPolicy
+from connector.protocol.link import CommandDone, ExtendLease, ReleaseLease, ResetCache, SetPeers, SetPolicy
 from connector.protocol.policy import PolicyValues
 from connector.protocol.terms import EngineState, Message, Name
 
@@ -69,4 +69,4 @@ class Command(Message, frozen=True):
 
 
 AgentToControl = AgentHello | AgentStatus | LeaseSnapshot | EventBatch | PolicyAck | CommandDone
-ControlToAgent = Welcome | Refused | SetPolicy | EventsCommitted | Command
+ControlToAgent = Welcome | Refused | SetPolicy | SetPeers | EventsCommitted | Command

@@ -1,9 +1,17 @@
 """Engine link: engine and agent, on one machine."""
 
+from typing import Annotated
+
+import msgspec
+
 from connector.protocol.engine_facts import EngineInfo, EngineLoad
 from connector.protocol.events import LeaseEnded, LeaseExtended, LeaseGranted, LegDecided, TransferRecorded
 from connector.protocol.policy import PolicyValues
-from connector.protocol.terms import Message, Seconds
+from connector.protocol.terms import Message, Name, Seconds, Value
+
+MAX_PEERS = 1024
+MAX_FORMER_INCARNATIONS = 8
+MAX_INCARNATION_CHARS = 200
 
 
 class SetPolicy(Message, frozen=True):
@@ -17,6 +25,29 @@ class PolicyApplied(Message, frozen=True):
     revision: int
     values: PolicyValues
     unsupported_fields: tuple[str, ...] = ()
+
+
+class Peer(Value, frozen=True):
+    """An approved engine of the fleet. ``incarnation`` is empty until its agent has heard it.
+
+    ``former``: incarnations of the same name that are known to be gone, newest first.
+    """
+
+    name: Name
+    incarnation: Annotated[str, msgspec.Meta(max_length=MAX_INCARNATION_CHARS)] = ""
+    former: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=MAX_INCARNATION_CHARS)], ...],
+        msgspec.Meta(max_length=MAX_FORMER_INCARNATIONS),
+    ] = ()
+
+
+class SetPeers(Message, frozen=True):
+    """Whose offers an engine may read, whole; since protocol 2, and sent only to those that speak it.
+
+    ``None``: no list can be given (a fleet larger than ``MAX_PEERS``), so signatures alone decide.
+    """
+
+    peers: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_PEERS)] | None
 
 
 class ReleaseLease(Message, frozen=True):
@@ -37,9 +68,13 @@ class ExtendLease(Message, frozen=True):
 
 
 class ResetCache(Message, frozen=True):
-    """Empties the engine's prefix cache, and releases every lease first, pinned ones included."""
+    """Empties the engine's prefix cache, and releases every lease first, pinned ones included.
+
+    The engine goes on trying for ``patience_seconds`` while requests hold blocks. Since protocol 2.
+    """
 
     command_id: str
+    patience_seconds: Seconds = 3.0
 
 
 class CommandDone(Message, frozen=True):
@@ -94,4 +129,4 @@ class EngineEvent(Message, frozen=True):
 
 
 EngineToAgent = EngineHello | PolicyApplied | Pong | LeaseOffer | LeaseRenewed | EngineEvent | CommandDone
-AgentToEngine = SetPolicy | ReleaseLease | ExtendLease | ResetCache | Ping
+AgentToEngine = SetPolicy | SetPeers | ReleaseLease | ExtendLease | ResetCache | Ping

@@ -25,11 +25,25 @@ MAX_TOKEN_CHARS = 4 * 1024 * 1024
 
 
 class InvalidTokenError(ValueError):
-    """The token is malformed, of an unknown key, or its signature does not match. The caller recomputes."""
+    """The token can't be believed; the caller recomputes. ``reason`` says why in one word, for counters."""
+
+    reason = "malformed_token"
+
+
+class UnknownKeyError(InvalidTokenError):
+    """Signed with a key that is not in this process's file (any more, or yet)."""
+
+    reason = "unknown_key"
+
+
+class BadSignatureError(InvalidTokenError):
+    reason = "bad_signature"
 
 
 class ForeignVersionError(InvalidTokenError):
     """The signature holds, but the value is not of this version's shape: it comes from a peer of another release."""
+
+    reason = "other_format"
 
 
 class FleetKey:
@@ -85,9 +99,9 @@ class FleetKey:
         key_id, _, rest = token.partition(".")
         payload, _, mac = rest.partition(".")
         if key_id not in self._signing:
-            raise InvalidTokenError("signed with an unknown key")
+            raise UnknownKeyError("signed with an unknown key")
         if not hmac.compare_digest(mac.encode(), self._mac(key_id, purpose, payload).encode()):
-            raise InvalidTokenError("signature does not match")
+            raise BadSignatureError("signature does not match")
         try:
             return msgspec.msgpack.decode(base64.urlsafe_b64decode(payload), type=kind)
         except (ValueError, msgspec.MsgspecError) as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from connector.engine.digests import DigestChain, pack
 from connector.engine.leases import Lease
-from connector.engine.offers import FenceWord, KvOffer
+from connector.engine.offers import OFFER_FORMAT, FenceWord, KvOffer
 from connector.protocol import LeaseKind, LegEnvelope, Role
 from connector.signing import FleetKey
 
@@ -67,6 +67,8 @@ def an_offer(
         expires_at_source=time.perf_counter() + 480,
         fence_words=(FenceWord(0, 0x1000),),
         fence_generation=7,
+        digest_key_id="k1",
+        format=OFFER_FORMAT,
     )
     return msgspec.structs.replace(offer, **changes)
 

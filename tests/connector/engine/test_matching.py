@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill, refusal
-from connector.engine.offers import KvOffer
+from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill
 from connector.protocol import Decision, PolicyValues, Role
-from tests.connector.engine.builders import BLOCK_SIZE, FINGERPRINT, an_offer, chain_of, naive_common_blocks
+from tests.connector.engine.builders import BLOCK_SIZE, an_offer, chain_of, naive_common_blocks
 
 DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=300)
 NARROW_TOKENS = st.lists(st.integers(0, 1), max_size=24)
@@ -207,31 +206,3 @@ def test_decode_never_takes_more_than_the_true_common_prefix(
     assert match.is_whole_prompt == (held == prompt and match.num_pull_tokens > 0)
     if match.num_pull_tokens:
         assert match.num_blocks == -(-may_take // BLOCK_SIZE)
-
-
-# ---------------------------------------------------------------- offers that can't be used here
-
-
-def refused(offer: KvOffer, role: Role = Role.PREFILL) -> Decision | None:
-    return refusal(offer, role=role, tenant="default", fingerprint=FINGERPRINT, block_size=BLOCK_SIZE)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"tenant": "other"}, Decision.REJECTED),
-        ({"role": Role.PREFILL}, Decision.REJECTED),
-        ({"fence_words": ()}, Decision.REJECTED),
-        ({"model_fingerprint": b"g" * 16}, Decision.UNSUPPORTED),
-        ({"block_size": 8}, Decision.UNSUPPORTED),
-        ({"tenant": "other", "model_fingerprint": b"g" * 16}, Decision.REJECTED),
-    ],
-)
-def test_a_valid_offer_may_still_be_refused(changes: dict[str, object], reason: Decision | None) -> None:
-    assert refused(an_offer(**changes)) is reason  # type: ignore[arg-type]  # any field may change
-
-
-def test_an_engine_never_reads_from_one_of_its_own_role() -> None:
-    assert refused(an_offer(role=Role.DECODE), role=Role.DECODE) is Decision.REJECTED
-    assert refused(an_offer(role=Role.PREFILL), role=Role.DECODE) is None

@@ -146,3 +146,29 @@ def test_only_cpu_engines_pace_their_loops_unless_told(is_cpu: bool) -> None:
     assert {options.idle_poll_ms > 0, options.idle_wait_ms > 0, options.cpu_yield_ms > 0} == {is_cpu}
     options = parse(PACES, is_cpu=is_cpu)
     assert (options.idle_poll_ms, options.idle_wait_ms, options.cpu_yield_ms) == (2.0, 3.0, 0.0)
+
+
+NUMBERS = [
+    ("backhaul_idle_poll_ms", 1000),
+    ("backhaul_idle_wait_ms", 1000),
+    ("backhaul_cpu_yield_ms", 1000),
+    ("backhaul_policy_wait_seconds", 300),
+]
+
+
+@pytest.mark.parametrize(("key", "highest"), NUMBERS)
+@pytest.mark.parametrize("value", ["5", "5ms", True, [], -1, -0.001, float("nan"), float("inf"), 10**6])
+def test_what_is_no_number_within_bounds_is_refused_by_name(key: str, highest: int, value: object) -> None:
+    with pytest.raises(ValueError, match=whole(f"{key} must be a number from 0 to {highest}, not {value!r}")):
+        parse({key: value})
+
+
+@pytest.mark.parametrize(("key", "highest"), NUMBERS)
+def test_both_bounds_are_allowed(key: str, highest: int) -> None:
+    field = key.removeprefix("backhaul_")
+    assert getattr(parse({key: 0}), field) == 0.0
+    assert getattr(parse({key: highest}), field) == highest
+
+
+def test_an_engine_waits_five_seconds_for_its_policy_unless_told() -> None:
+    assert parse().policy_wait_seconds == 5.0
