@@ -32,6 +32,7 @@ const loadSchema = v.object({
   num_running: count,
   num_waiting: count,
   num_dropped_events: count,
+  num_unread_blocks: blockCount,
 });
 
 export const engineSchema = v.object({
@@ -101,6 +102,9 @@ export const turnSchema = v.object({
   duration_ms: v.nullable(duration),
   trace_id: text,
   age_ms: duration,
+  diverged_at_token: v.nullable(tokenCount),
+  diverged_at_message: v.nullable(count),
+  diverged_role: text,
 });
 
 export const sessionSchema = v.object({

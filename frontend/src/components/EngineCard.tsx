@@ -41,6 +41,11 @@ export const EngineCard = memo(function EngineCard({ engine, agent }: EngineCard
         <Fact name="running" value={engine.load ? formatCount(engine.load.num_running) : "–"} />
         <Fact name="waiting" value={engine.load ? formatCount(engine.load.num_waiting) : "–"} />
         <Fact name="leases" value={engine.load ? formatCount(engine.load.num_leases) : "–"} />
+        <Fact
+          name="unread"
+          value={engine.load ? plural(engine.load.num_unread_blocks, "block") : "–"}
+          title="KV blocks in leases that no turn has read so far. They are worth their memory only if one does."
+        />
         <AgentFacts agent={agent} />
         <Fact
           name="incarnation"

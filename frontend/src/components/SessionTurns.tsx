@@ -1,3 +1,4 @@
+import { divergenceText } from "../model/divergence";
 import { formatCount, formatMilliseconds, plural } from "../model/format";
 import { useSessionTurns } from "../queries/turns";
 import type { Session, Turn } from "../types/domain";
@@ -54,6 +55,17 @@ export function SessionTurns({ session }: { readonly session: Session }) {
   );
 }
 
+function Divergence({ turn }: { readonly turn: Turn }) {
+  const divergence = divergenceText(turn);
+  if (divergence === null) return null;
+  return (
+    <span className="divergence" title={divergence.help}>
+      {divergence.label}
+      {turn.diverged_at_token === null ? null : ` · token ${formatCount(turn.diverged_at_token)}`}
+    </span>
+  );
+}
+
 function TurnRow({ turn }: { readonly turn: Turn }) {
   return (
     <tr>
@@ -70,6 +82,7 @@ function TurnRow({ turn }: { readonly turn: Turn }) {
       </td>
       <td>
         <DecisionBadge code={turn.prefill_decision} /> <span className="muted">{turn.prefill_engine}</span>
+        <Divergence turn={turn} />
       </td>
       <td>
         <DecisionBadge code={turn.decode_decision} /> <span className="muted">{turn.decode_engine}</span>

@@ -73,6 +73,9 @@ export function wireTurn(overrides: Json = {}): Json {
     duration_ms: 1500,
     trace_id: "",
     age_ms: 5000,
+    diverged_at_token: null,
+    diverged_at_message: null,
+    diverged_role: "",
     ...overrides,
   };
 }

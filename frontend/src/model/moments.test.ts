@@ -46,6 +46,7 @@ const load = (free: number, leased: number, quarantined: number) => ({
   num_running: 0,
   num_waiting: 0,
   num_dropped_events: 0,
+  num_unread_blocks: blocks(0),
 });
 
 describe("a lease", () => {
