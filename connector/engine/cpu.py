@@ -25,10 +25,11 @@ def apply_cpu_options(options: EngineOptions) -> None:
 
 
 def stop_progress_thread() -> None:
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
+    from connector.engine import base_classes  # needs vLLM
 
-    if not isinstance(base_worker.nixl_agent_config, functools.partial):
-        base_worker.nixl_agent_config = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
+    module = base_classes.AGENT_CONFIG_MODULE
+    if not isinstance(module.nixl_agent_config, functools.partial):
+        module.nixl_agent_config = functools.partial(module.nixl_agent_config, enable_prog_thread=False)
 
 
 SPIN_SECONDS = 0.001

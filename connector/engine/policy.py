@@ -10,7 +10,9 @@ logger = logging.getLogger("vllm.backhaul.policy")
 class LivePolicy:
     """Assignment of one reference is atomic, so a hook that reads ``values`` once sees one revision only."""
 
-    def __init__(self, initial: PolicyValues) -> None:
+    def __init__(self, initial: PolicyValues, unsupported_fields: tuple[str, ...] = ()) -> None:
+        """``unsupported_fields``: what the installed vLLM can't follow; acked as such with every revision."""
+        self.unsupported_fields = unsupported_fields
         self._current: tuple[int, PolicyValues] = (0, initial)
         self._applied = self._current
 
@@ -32,7 +34,7 @@ class LivePolicy:
 
     def applied(self) -> PolicyApplied:
         revision, values = self._current
-        return PolicyApplied(revision=revision, values=values, unsupported_fields=UNSUPPORTED_FIELDS)
+        return PolicyApplied(revision=revision, values=values, unsupported_fields=self.unsupported_fields)
 
     def take_change(self) -> tuple[PolicyValues, PolicyValues] | None:
         """(old, new) once after a change, for what only the scheduler thread may do: re-deadline, release."""
@@ -41,10 +43,6 @@ class LivePolicy:
             return None
         old, self._applied = self._applied[1], current
         return old, current[1]
-
-
-UNSUPPORTED_FIELDS: tuple[str, ...] = ()
-"""vLLM 0.32 can do every field that acts at an engine."""
 
 
 def for_request(values: PolicyValues, patch: PolicyPatch | None) -> PolicyValues:

@@ -3,7 +3,7 @@
 import pytest
 import vllm
 
-from connector.engine.compat import require_supported_vllm
+from connector.engine.versions import RELEASES, require_release
 from connector.protocol import MIN_TTL_SECONDS
 from tests.contract.seams import assert_has, assert_in_order, calls, found, parameters
 
@@ -51,7 +51,7 @@ def test_signature(path: str) -> None:
 
 
 def test_this_vllm_is_one_that_was_checked() -> None:
-    require_supported_vllm(vllm.__version__)
+    assert require_release(vllm.__version__) is list(RELEASES.values())[-1]
 
 
 # ---------------------------------------------------------------- state of vLLM's that we read or write
