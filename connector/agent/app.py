@@ -17,6 +17,7 @@ from connector.agent.export import ExportTiming, SpanExport, SpanQueue
 from connector.agent.feed import FeedDoor, FeedHub, FeedLimits
 from connector.agent.leases import LeaseTable
 from connector.agent.mirror import EngineMirror
+from connector.agent.peers import PeerDesk
 from connector.agent.policy import PolicyDesk
 from connector.agent.spans import SpanRecorder
 from connector.agent.spool import Spool
@@ -30,6 +31,7 @@ from connector.protocol import (
     CommandDone,
     EngineState,
     LeaseSnapshot,
+    SetPeers,
     SetPolicy,
 )
 
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 AGENT_VERSION = "0.1.0"
 
 LAST_FLUSH_SECONDS = 2.0
+
+FIRST_POLICY_SECONDS = 2.0
+"""How long a starting agent waits for the control plane before it goes by its disk; an engine's start waits longer."""
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +64,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     control_plane_connected: bool
     policy_revision: int | None
     applied_revision: int | None
+    num_peers: int | None
     num_leases: int
     num_routers: int
     num_pending_events: int
@@ -88,6 +94,7 @@ class Agent:
         self.link = EngineLink(options.link_path, options.engine_name, tuning.link)
         self._commands = CommandDesk(self.link.send)
         self.policy = PolicyDesk(self._state, self.link.send)
+        self.peers = PeerDesk(self._state, self.link.send)
         self.control = ControlSocket(
             url=options.control_socket_url,
             token=options.agent_token,
@@ -103,6 +110,7 @@ class Agent:
             spans=SpanRecorder(options.engine_name, self.boot, self.span_queue),
             commands=self._commands,
             policy=self.policy,
+            peers=self.peers,
             audience=self.control,
         )
 
@@ -116,6 +124,7 @@ class Agent:
                         parts.create_task(self.link.run(self.mirror))
                         parts.create_task(self.control.run(session))
                         parts.create_task(self._export.run(session))
+                        parts.create_task(self._go_by_the_disk())
                 finally:
                     await runner.cleanup()
                     await self._flush_spans(session)
@@ -141,6 +150,10 @@ class Agent:
         logger.info("agent_started engine=%s feed_port=%d boot=%s", self.options.engine_name, self.feed_port, self.boot)
         return runner
 
+    async def _go_by_the_disk(self) -> None:
+        await asyncio.sleep(FIRST_POLICY_SECONDS)
+        self.policy.settle()
+
     async def _flush_spans(self, session: aiohttp.ClientSession) -> None:
         try:
             async with asyncio.timeout(LAST_FLUSH_SECONDS):
@@ -159,6 +172,7 @@ class Agent:
             control_plane_connected=self.control.is_connected,
             policy_revision=self.policy.wanted.revision if self.policy.wanted else None,
             applied_revision=self.policy.applied.revision if self.policy.applied else None,
+            num_peers=self.peers.num_listed,
             num_leases=len(self.leases),
             num_routers=self.hub.num_subscribers,
             num_pending_events=self.events.num_pending,
@@ -205,6 +219,12 @@ class Agent:
 
     async def accept_policy(self, policy: SetPolicy) -> None:
         await self.policy.accept(policy)
+
+    async def accept_peers(self, peers: SetPeers) -> None:
+        await self.peers.accept(peers)
+
+    def no_policy_to_come(self) -> None:
+        self.policy.settle()
 
     async def execute(self, command: Command, deadline_seconds: float) -> CommandDone:
         return await self._commands.execute(command.body, deadline_seconds)

@@ -95,6 +95,7 @@ class ControlSocket:
                 self._complain(_handshake_failure(error.status))
             except (aiohttp.ClientError, OSError, ConversationError) as error:
                 self._complain(str(error) or type(error).__name__)
+            self._facts.no_policy_to_come()
             if clock() - started > self._timing.stable_after:
                 backoff.reset()
             await asyncio.sleep(backoff.next_delay())
@@ -124,6 +125,8 @@ class ControlSocket:
             raise ConversationError(f"it speaks protocol {welcome.protocol}, this agent {PROTOCOL_VERSION}")
         logger.info("control_connected url=%s approved=%s", self._url, welcome.approved)
         self._facts.connection_opened()
+        if not welcome.approved:
+            self._facts.no_policy_to_come()
         self._events.committed(hello.boot, welcome.committed_sequence)
         self._events.rewind()
         self._conversation = Conversation(

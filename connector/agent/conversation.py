@@ -23,6 +23,7 @@ from connector.protocol import (
     EventsCommitted,
     LeaseSnapshot,
     Refused,
+    SetPeers,
     SetPolicy,
     Welcome,
 )
@@ -54,6 +55,11 @@ class AgentFacts(Protocol):
     def connection_opened(self) -> None: ...
 
     async def accept_policy(self, policy: SetPolicy) -> None: ...
+
+    async def accept_peers(self, peers: SetPeers) -> None: ...
+
+    def no_policy_to_come(self) -> None:
+        """The control plane can't be reached, or has no policy for an engine that it hasn't approved."""
 
     async def execute(self, command: Command, deadline_seconds: float) -> CommandDone: ...
 
@@ -167,6 +173,8 @@ class Conversation:
                 self._events.committed(boot, sequence)
             case SetPolicy():
                 await self._facts.accept_policy(message)
+            case SetPeers():
+                await self._facts.accept_peers(message)
             case Command():
                 self._start_command(message)
             case Welcome(approved=approved):

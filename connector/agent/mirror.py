@@ -8,6 +8,7 @@ from connector.agent.commands import CommandDesk
 from connector.agent.events import EventBuffer
 from connector.agent.feed import FeedHub
 from connector.agent.leases import HeldLease, LeaseTable
+from connector.agent.peers import PeerDesk
 from connector.agent.policy import PolicyDesk
 from connector.agent.spans import SpanRecorder
 from connector.protocol import (
@@ -63,6 +64,7 @@ class EngineMirror:
         spans: SpanRecorder,
         commands: CommandDesk,
         policy: PolicyDesk,
+        peers: PeerDesk,
         audience: Audience,
     ) -> None:
         self.info: EngineInfo | None = None
@@ -74,6 +76,7 @@ class EngineMirror:
         self._spans = spans
         self._commands = commands
         self._policy = policy
+        self._peers = peers
         self._audience = audience
         self._sync: _Synchronisation | None = None
 
@@ -98,6 +101,8 @@ class EngineMirror:
             self._lose_leases("engine_restarted")
         self.info = hello.engine
         self._set_state(EngineState.READY)
+        # Peers first: a starting engine serves once it has its policy.
+        self._peers.engine_answered(hello.protocol)
         self._policy.engine_applied(hello.policy)
         self._policy.push()
         self._sync = _Synchronisation(hello.num_leases)

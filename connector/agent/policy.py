@@ -15,7 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyDesk:
-    """``wanted`` starts as the policy on disk. ``send`` is the link's, which refuses while there is no engine."""
+    """``wanted`` starts as the policy on disk. ``send`` is the link's, which refuses while there is no engine.
+
+    The policy on disk may be old, and an engine that starts serves its first request under what it gets first. So
+    nothing is pushed before the control plane has spoken, or is known not to (``settle``).
+    """
 
     def __init__(self, state: StateDirectory, send: Callable[[AgentToEngine], bool]) -> None:
         self.wanted = state.load_policy()
@@ -23,6 +27,13 @@ class PolicyDesk:
         self._state = state
         self._send = send
         self._newest_of_connection = -1
+        self._is_settled = False
+
+    def settle(self) -> None:
+        """The control plane can't be reached, has nothing for this engine, or takes too long: the disk's word holds."""
+        if not self._is_settled:
+            self._is_settled = True
+            self.push()
 
     def connection_opened(self) -> None:
         """A new connection to the control plane: its first policy counts, whatever its revision."""
@@ -34,6 +45,7 @@ class PolicyDesk:
             logger.info("policy_ignored revision=%d newest=%d", policy.revision, self._newest_of_connection)
             return
         self._newest_of_connection = policy.revision
+        self._is_settled = True
         self.wanted = policy
         try:
             await asyncio.to_thread(self._state.store_policy, policy)
@@ -44,7 +56,7 @@ class PolicyDesk:
 
     def push(self) -> None:
         """To the engine, if both are there. After each hello: a restarted engine gets it before its first request."""
-        if self.wanted is not None:
+        if self.wanted is not None and self._is_settled:
             self._send(self.wanted)
 
     def engine_applied(self, applied: PolicyApplied) -> None:

@@ -1,16 +1,19 @@
-"""The agent's directory on disk: one owner at a time, and the last policy, replaced atomically."""
+"""The agent's directory on disk: one owner at a time, and the last policy and peers, replaced atomically."""
 
 import fcntl
 import logging
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from connector.agent.environment import ConfigurationError
-from connector.protocol import SetPolicy
+from connector.protocol import Message, SetPeers, SetPolicy
 
 logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
 
 
 class StateDirectory:
@@ -39,21 +42,37 @@ class StateDirectory:
 
     def load_policy(self) -> SetPolicy | None:
         """The last stored policy; ``None`` when there is none or it can't be read, which is logged."""
-        try:
-            return msgspec.json.decode((self.path / "policy.json").read_bytes(), type=SetPolicy)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            logger.error("policy_unreadable path=%s error=%s", self.path / "policy.json", error)
-            return None
+        return self._load("policy", SetPolicy)
 
     def store_policy(self, policy: SetPolicy) -> None:
         """Durable when it returns: written aside, fsynced, renamed over. Raises ``OSError``."""
-        target, aside = self.path / "policy.json", self.path / "policy.json.new"
+        self._store("policy", policy)
+
+    def load_peers(self) -> SetPeers | None:
+        """The last stored list; ``None`` when there is none or it can't be read, which is logged."""
+        return self._load("peers", SetPeers)
+
+    def store_peers(self, peers: SetPeers) -> None:
+        """As ``store_policy``."""
+        self._store("peers", peers)
+
+    def _load(self, name: str, kind: type[M]) -> M | None:
+        path = self.path / f"{name}.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            logger.error("%s_unreadable path=%s error=%s", name, path, error)
+            return None
+
+    def _store(self, name: str, message: Message) -> None:
+        target, aside = self.path / f"{name}.json", self.path / f"{name}.json.new"
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
-            os.write(descriptor, msgspec.json.encode(policy) + b"\n")
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                file.write(msgspec.json.encode(message) + b"\n")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -46,6 +46,7 @@ from connector.protocol.feed import EngineChanged, FeedDelta, FeedSnapshot, Feed
 from connector.protocol.link import (
     MAX_FORMER_INCARNATIONS,
     MAX_PEERS,
+    PEERS_SINCE,
     AgentToEngine,
     CommandDone,
     EngineEvent,
@@ -95,6 +96,7 @@ __all__ = [
     "MAX_PEERS",
     "MAX_REPLACED_LEASES",
     "MIN_TTL_SECONDS",
+    "PEERS_SINCE",
     "PROTOCOL_VERSION",
     "AgentHello",
     "AgentStatus",

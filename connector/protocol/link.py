@@ -9,6 +9,8 @@ from connector.protocol.events import LeaseEnded, LeaseExtended, LeaseGranted, L
 from connector.protocol.policy import PolicyValues
 from connector.protocol.terms import Message, Name, Seconds, Value
 
+PEERS_SINCE = 2
+"""The protocol that brought ``SetPeers``."""
 MAX_PEERS = 1024
 MAX_FORMER_INCARNATIONS = 8
 MAX_INCARNATION_CHARS = 200

@@ -23,6 +23,7 @@ from connector.protocol import (
     Message,
     NumberedEvent,
     Refused,
+    SetPeers,
     SetPolicy,
     Welcome,
 )
@@ -37,6 +38,7 @@ class FakeControlPlane:
 
     def __init__(self) -> None:
         self.policy: SetPolicy | None = None
+        self.peers: SetPeers | None = None
         self.approved = True
         self.token = AGENT_TOKEN
         self.refusal: str | None = None
@@ -155,6 +157,8 @@ class FakeControlPlane:
                 heartbeat_seconds=0.1,
             ),
         )
+        if self.peers is not None and self.approved:
+            await _say(socket, self.peers)
         if self.policy is not None and self.approved:
             await _say(socket, self.policy)
 

@@ -167,7 +167,7 @@ async def test_killed_agent_comes_back_with_policy_leases_and_feed(
     process.feed_port = 0
     await process.start()
     await until(lambda: engine.of(SetPolicy) and process.feed_port)
-    assert engine.received[0] == SetPolicy(revision=6, values=PolicyValues(kv_recompute_threshold=256))
+    assert engine.of(SetPolicy)[0] == SetPolicy(revision=6, values=PolicyValues(kv_recompute_threshold=256))
     async with aiohttp.ClientSession() as session:
         client = await FeedClient(session, process.feed_port).connect()
         await until(lambda: client.leases.keys() == {"a"})
