@@ -12,6 +12,7 @@ from vllm.v1.request import RequestStatus
 from connector.engine import guards
 from connector.engine.digests import DigestChain
 from connector.engine.grants import GrantFacts
+from connector.engine.lease import Lease
 from connector.engine.legs import Leg
 from connector.engine.policy import for_request
 from connector.protocol import Decision, LegReply, Role
@@ -31,6 +32,20 @@ class RequestEndings:
         self._scheduler = scheduler
         self._finish_in_vllm = finish_in_vllm
 
+    def _finish_bare(self, request: Any, _block_ids: Any) -> KeptAndParams:
+        """After an exception: the blocks are freed at once, unless vLLM has already ordered the workers to keep them."""
+        scheduler, params = self._scheduler, request.kv_transfer_params
+        self._forget(request.request_id)
+        if request.request_id in scheduler._reqs_need_send:
+            return True, None
+        if params and params.get("do_remote_prefill") and params.get("remote_engine_id"):
+            scheduler._reqs_need_recv[request.request_id] = (request, [], (), False)
+            params["do_remote_prefill"] = False
+        scheduler._stop_heartbeat(request.request_id)
+        scheduler._reqs_not_processed.add(request.request_id)
+        return False, None
+
+    @guards.contained(_finish_bare)
     def finish(self, request: Any, block_ids: Any) -> KeptAndParams:
         """The blocks are kept only for a leg with an envelope and a free fence slot."""
         leg = self._scheduler.legs.get(request.request_id)
@@ -45,7 +60,7 @@ class RequestEndings:
 
     def _finish_without_lease(self, request: Any, block_ids: Any, leg: Leg | None) -> KeptAndParams:
         params = request.kv_transfer_params
-        if params and params.get("do_remote_prefill") and (leg is None or leg.offer is None):
+        if params and params.get("do_remote_prefill") and (leg is None or leg.source is None):
             # Never scheduled. vLLM would notify the source so that it frees its blocks, but there is none to name.
             params["do_remote_prefill"] = False
         result = self._finish_in_vllm(request, block_ids)
@@ -58,6 +73,7 @@ class RequestEndings:
         self._forget(request.request_id)
         return False, None
 
+    @guards.contained(guards.nothing)
     def _forget(self, request_id: str) -> None:
         self._scheduler.legs.pop(request_id, None)
         self._scheduler.fence.drop(request_id)
@@ -67,8 +83,9 @@ class RequestEndings:
         scheduler.report_leg(leg)
         fence = scheduler.fence.word_of(request.request_id)
         policy = for_request(scheduler.live_policy.values, leg.envelope.policy)
-        ttl_seconds = scheduler.factory.ttl_seconds(policy, allow_partial=scheduler.matcher.allow_partial)
-        if fence is None or ttl_seconds <= 0 or not scheduler.factory.fence_address_of_rank:
+        ttl_seconds = scheduler.factory.ttl_seconds(policy, can_be_read=scheduler.matcher.can_be_read)
+        can_offer = scheduler.factory.fence_address_of_rank and scheduler.matcher.can_digest(request)
+        if fence is None or ttl_seconds <= 0 or not can_offer:
             return self._decline_lease(request)
         try:
             num_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
@@ -84,8 +101,21 @@ class RequestEndings:
         if not is_kept or exported is None:
             self._forget(request.request_id)
             return is_kept, None
-        facts = GrantFacts(exported["remote_block_ids"], fence, num_tokens, ttl_seconds)
+        shape = scheduler.matcher.shape
+        listed = shape.exported(exported["remote_block_ids"], request.num_computed_tokens, num_tokens)
+        facts = GrantFacts(listed, fence, num_tokens, ttl_seconds)
         return True, self._grant(request, leg, chain, facts)
+
+    def _covers(self, request: Any, leg: Leg, old: Lease) -> bool:
+        """Whether this request's tokens begin with the older lease's, partial last block included.
+
+        Its tail digest chains over all of them; after a rotation it takes the key that it was made with.
+        """
+        try:
+            chain = self._scheduler.matcher.digest(request, leg, old.num_tokens, old.digest_key_id)
+        except KeyError:
+            return False
+        return chain.tail(request.all_token_ids, old.num_tokens) == old.tail_digest
 
     def _grant_nothing(self, request: Any, *_: Any) -> None:
         """vLLM keeps the blocks until the TTL; nobody is offered them."""
@@ -96,14 +126,16 @@ class RequestEndings:
         """What goes into the engine's answer: P's offer for D; nothing of D's, whose lease travels by the feed."""
         scheduler = self._scheduler
         lease = scheduler.factory.make(request, leg, chain, facts)
-        scheduler.control.grant(lease)
+        scheduler.control.grant(lease, leg.envelope.replaces, lambda old: self._covers(request, leg, old))
+        scheduler.fence.leased(request.request_id)
         scheduler.legs.pop(request.request_id, None)
         if scheduler.role is Role.DECODE:
             return None
         reply = LegReply(
-            offer=scheduler.sign_offer(lease.offer),
+            offer=scheduler.factory.signed_offer(lease),
             decision=leg.decision or Decision.NO_PLACEMENT,
             num_pulled_tokens=leg.num_pulled_tokens,
             lease_id=lease.lease_id,
+            diverged_at_token=leg.diverged_at_token,
         )
         return {"backhaul": {field: getattr(reply, field) for field in reply.__struct_fields__}}

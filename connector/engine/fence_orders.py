@@ -33,9 +33,14 @@ class FenceOrders:
         if self._slots.release(request_id):
             self._dropped.append(request_id)
 
-    def lease_ended(self, request_id: str) -> None:
-        """The workers have zeroed the word themselves, before they reported the blocks."""
-        self._slots.release(request_id)
+    def leased(self, request_id: str) -> None:
+        """The lease itself remembers its slot and generation from here on."""
+        self._slots.hand_over(request_id)
+
+    def lease_ended(self, request_id: str, slot: int | None) -> None:
+        """The workers have zeroed the word themselves, before they reported the blocks. ``slot``: the lease's."""
+        if not self._slots.release(request_id) and slot is not None:
+            self._slots.give_back(slot)
 
     def fill(self, orders: SchedulerOrders) -> None:
         orders.fence_words, self._raised = self._raised, {}

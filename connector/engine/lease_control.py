@@ -4,53 +4,60 @@ Blocks are never freed here. A release is ordered from the workers, which first 
 request as sent; only then does vLLM free the blocks, and only then is the lease reported as ended.
 """
 
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from connector.engine.leases import Lease, LeaseTable
+from connector.engine.demand import BlockDemand
+from connector.engine.grants import LeaseFactory
+from connector.engine.lease import Lease
+from connector.engine.leases import LeaseTable
 from connector.engine.metadata import SchedulerOrders
-from connector.engine.offers import KvOffer
 from connector.engine.policy import LivePolicy
-from connector.protocol import ExtendLease, LeaseEnded, LeaseKind, LeaseOffer, LeaseState, PolicyValues, ReleaseLease
+from connector.engine.room import LeaseRoom
+from connector.protocol import (
+    ExtendLease,
+    LeaseEnded,
+    LeaseOffer,
+    LeaseState,
+    LegEnvelope,
+    PolicyValues,
+    ReleaseLease,
+)
 
 if TYPE_CHECKING:
     from connector.engine.reporting import EngineReporter
 
-logger = logging.getLogger("vllm.backhaul.leases")
-
 PINNED_SECONDS = 10 * 365 * 86400.0
 """A pinned lease's deadline: far enough never to pass, small enough for any clock."""
-LOW_WATER_BLOCKS = 4
 
 
 class LeaseControl:
-    def __init__(self, sign: Callable[[KvOffer], str], policy: LivePolicy) -> None:
-        self.table = LeaseTable(sign)
+    def __init__(self, factory: LeaseFactory, policy: LivePolicy, demand: BlockDemand) -> None:
+        self.table = LeaseTable()
+        self.room = LeaseRoom(
+            self.table, policy, demand, lambda lease, why: self._order(lease, LeaseState.RELEASED, why)
+        )
         self.reporter: EngineReporter
+        self.unread_block_seconds = 0.0
+        self._factory = factory
         self._policy = policy
-        self._block_pool: Any = None
-        self._kept: list[str] = []
+        self._is_kept: dict[str, bool] = {}
         self._deadlines: dict[str, float] = {}
         self._releases: list[str] = []
         self._expired: set[str] = set()
 
     def bind(self, block_pool: Any) -> None:
-        self._block_pool = block_pool
+        self.table.bind(block_pool.num_gpu_blocks)
+        self.room.bind(block_pool)
 
     @property
     def has_orders(self) -> bool:
-        return bool(self._kept or self._deadlines or self._releases)
+        return bool(self._is_kept or self._deadlines or self._releases)
 
-    @property
-    def num_ending(self) -> int:
-        return sum(lease.ending is not None for lease in self.table)
-
-    def held_offers(self) -> list[LeaseOffer]:
+    def held_offers(self) -> Iterator[LeaseOffer]:
         """Session leases that can still be offered; read by the link thread at a new connection."""
-        leases = [lease for lease in self.table if lease.kind is LeaseKind.SESSION and lease.ending is None]
-        return [self.table.offered(lease) for lease in leases]
+        return (self._factory.offered(lease) for lease in self.table if lease.is_live)
 
     # ------------------------------------------------ what the agent and the policy ask
 
@@ -77,99 +84,131 @@ class LeaseControl:
         if lease is None or lease.ending is not None:
             self.reporter.done(command, "not_found")
             return
-        remaining = PINNED_SECONDS if command.pinned else command.ttl_seconds
-        self._set_remaining(lease, remaining, pinned=command.pinned)
+        self.table.pin(lease, pinned=command.pinned)
+        lease.renewed_at = time.perf_counter()
+        self._set_remaining(lease, PINNED_SECONDS if command.pinned else command.ttl_seconds)
+        self._follow_reads(lease)
         self.reporter.done(command, "pinned" if command.pinned else "extended")
 
     def _follow_policy(self, old: PolicyValues, new: PolicyValues) -> None:
-        """A changed TTL re-deadlines held, unpinned leases from their last renewal; 0, or no reuse, releases them."""
-        ttl_seconds = new.decoder_kv_blocks_ttl
+        """What a lease's session has set for itself stays as it is."""
+        has_other_ttl = new.decoder_kv_blocks_ttl != old.decoder_kv_blocks_ttl
         for lease in self.table:
-            if lease.kind is not LeaseKind.SESSION or lease.pinned or lease.ending is not None:
-                continue
-            if not new.bidirectional_kv_xfer or (ttl_seconds == 0 and not lease.has_own_ttl):
-                self.release(lease, LeaseState.RELEASED, "policy")
-            elif ttl_seconds != old.decoder_kv_blocks_ttl and not lease.has_own_ttl:
-                remaining = max(0.0, lease.renewed_at + ttl_seconds - time.perf_counter())
-                self._set_remaining(lease, remaining, pinned=False, is_renewal=False)
-        self._enforce_limit(keep="")
+            if lease.is_live:
+                self._follow(lease, has_other_ttl=has_other_ttl and not lease.has_own_ttl)
+        self.room.enforce_limit()
 
-    def _set_remaining(self, lease: Lease, remaining: float, *, pinned: bool, is_renewal: bool = True) -> None:
-        self._deadlines[lease.request_id] = remaining
-        if is_renewal:
-            lease.renewed_at = time.perf_counter()
-        self.reporter.send(self.table.extend(lease, remaining, pinned=pinned))
+    def adopt(self, envelope: LegEnvelope) -> None:
+        """A session's own policy, as its newest turn brought it, holds for what is held of the session already."""
+        for lease in self.table.of_session(envelope.tenant, envelope.session_id):
+            ttl_before = lease.ttl_seconds(self._policy.values)
+            lease.take_policy(envelope.policy)
+            self._follow(lease, has_other_ttl=lease.ttl_seconds(self._policy.values) != ttl_before)
 
-    # ------------------------------------------------ grant, release, evict
-
-    def grant(self, lease: Lease) -> None:
-        self.table.add(lease)
-        if lease.kind is not LeaseKind.SESSION:
+    def _follow(self, lease: Lease, *, has_other_ttl: bool) -> None:
+        """Another TTL re-deadlines an unpinned lease from its last renewal; 0, or no reuse, releases it."""
+        ttl_seconds = lease.ttl_seconds(self._policy.values)
+        if not lease.pinned and ttl_seconds == 0:
+            self.release(lease, LeaseState.RELEASED, "policy")
             return
-        self._kept.append(lease.request_id)
-        self.reporter.send(self.table.offered(lease))
-        if self.table.num_blocks_with_pinned(lease) > self._limit_blocks:
+        if not lease.pinned and has_other_ttl:
+            self._set_remaining(lease, max(0.0, lease.renewed_at + ttl_seconds - time.perf_counter()))
+        self._follow_reads(lease)
+
+    def _follow_reads(self, lease: Lease) -> None:
+        """Tells the workers whether a read frees it; one that was read before is freed at once."""
+        is_kept = not lease.is_freed_by_read(self._policy.values)
+        if is_kept != lease.is_kept:
+            lease.is_kept = self._is_kept[lease.request_id] = is_kept
+        if not is_kept and lease.num_reads:
+            self.release(lease, LeaseState.RELEASED, "read")
+
+    def _set_remaining(self, lease: Lease, remaining: float) -> None:
+        self._deadlines[lease.request_id] = remaining
+        lease.deadline = time.perf_counter() + remaining
+        self.reporter.send(self._factory.renewed(lease))
+
+    # ------------------------------------------------ grant and release
+
+    def grant(
+        self, lease: Lease, replaces: Iterable[str] = (), covers: Callable[[Lease], bool] = lambda _old: False
+    ) -> None:
+        """``covers``: whether an older lease's tokens are a prefix of this one's, so that nothing is lost with it.
+
+        ``replaces``: leases whose history this one's turn has rewritten, by the router's word.
+        """
+        self.table.add(lease)
+        if lease.is_handoff:
+            return
+        self._follow_reads(lease)
+        self.reporter.send(self._factory.offered(lease))
+        if not self.room.can_stay(lease):
             # No eviction of others could make it fit; its prefix, if leased, is worth more than nothing.
             self.release(lease, LeaseState.RELEASED, "pinned_kv_limit")
             return
-        for old in self.table.superseded_by(lease):
-            self.release(old, LeaseState.SUPERSEDED, "superseded")
-        self._enforce_limit(keep=lease.lease_id)
+        self._supersede(lease, frozenset(replaces), covers)
+        self.room.enforce_limit(keep=lease)
+
+    def _supersede(self, new: Lease, replaces: frozenset[str], covers: Callable[[Lease], bool]) -> None:
+        for old in self.table.of_session(new.tenant, new.texts[1]):
+            if old is new or old.pinned:
+                continue
+            if old.num_tokens <= new.num_tokens and covers(old):
+                if old.num_reads == 0:
+                    # Its next turn came, though prefill had no need to read it.
+                    self.room.odds.observe(time.perf_counter() - old.used_at, returned=True)
+                self.release(old, LeaseState.SUPERSEDED, "superseded")
+            elif replaces and old.lease_id in replaces:
+                self.release(old, LeaseState.SUPERSEDED, "rewritten")
 
     def release(self, lease: Lease, state: LeaseState, reason: str) -> None:
         """Orders the workers to let go; repeated calls change nothing."""
         if lease.ending is None:
-            lease.ending = (state, reason)
-            self._releases.append(lease.request_id)
+            self.table.retire(lease)
+            self._order(lease, state, reason)
 
-    @property
-    def _limit_blocks(self) -> int:
-        return int(self._policy.values.pinned_kv_limit * self._block_pool.num_gpu_blocks)
-
-    def _enforce_limit(self, keep: str) -> None:
-        self._evict(self.table.num_blocks - self._limit_blocks, "pinned_kv_limit", keep)
-
-    def make_room(self, num_tokens: int, block_size: int) -> None:
-        """A request that could not be scheduled for leased blocks gets them, before it has to wait for a TTL."""
-        if len(self.table):
-            self._evict(-(-num_tokens // block_size) - self._block_pool.get_num_free_blocks(), "pressure")
-
-    def keep_low_water(self) -> None:
-        """Growing requests find a few free blocks, so that none is preempted for the sake of a lease."""
-        if len(self.table):
-            self._evict(LOW_WATER_BLOCKS - self._block_pool.get_num_free_blocks(), "pressure")
-
-    def _evict(self, num_blocks: int, reason: str, keep: str = "") -> None:
-        if num_blocks <= 0:
-            return
-        for lease in self.table.to_evict(num_blocks, keep):
-            logger.info("Evicting lease %s (%d blocks): %s.", lease.lease_id, len(lease.block_ids), reason)
-            self.release(lease, LeaseState.RELEASED, reason)
+    def _order(self, lease: Lease, state: LeaseState, reason: str) -> None:
+        lease.ending = (state, reason)
+        self._releases.append(lease.request_id)
 
     # ------------------------------------------------ towards and from the workers
 
     def fill(self, orders: SchedulerOrders) -> None:
-        orders.kept_requests, self._kept = self._kept, []
+        for request_id, is_kept in self._is_kept.items():
+            (orders.kept_requests if is_kept else orders.unkept_requests).append(request_id)
+        self._is_kept = {}
         orders.deadlines, self._deadlines = self._deadlines, {}
         orders.releases, self._releases = self._releases, []
 
     def note_reads(self, request_ids: list[str]) -> None:
+        now = time.perf_counter()
         for request_id in request_ids:
             if lease := self.table.find(request_id):
-                lease.num_reads += 1
+                self.room.odds.observe(now - lease.used_at, returned=True)
+                self.table.note_read(lease, now)
 
     def note_expired(self, request_ids: list[str]) -> None:
         self._expired.update(request_ids)
 
-    def ended(self, request_id: str) -> None:
+    def ended(self, request_id: str) -> Lease | None:
         """Every rank has let go, so vLLM frees the blocks in this very step."""
         was_expired = request_id in self._expired
         self._expired.discard(request_id)
         lease = self.table.remove(request_id)
-        if lease is None or lease.kind is not LeaseKind.SESSION:
-            return
+        if lease is None or lease.is_handoff:
+            return lease
         default = (LeaseState.EXPIRED, "ttl") if was_expired else (LeaseState.RELEASED, "read")
         state, reason = lease.ending or default
+        self._account(lease, state, reason)
         self.reporter.event(
             LeaseEnded(lease_id=lease.lease_id, state=state, reason=reason, num_reads=lease.num_reads),
         )
+        return lease
+
+    def _account(self, lease: Lease, state: LeaseState, reason: str) -> None:
+        """What its end teaches, and what it cost if nobody has read it."""
+        idle_seconds = time.perf_counter() - lease.used_at
+        if lease.num_reads == 0:
+            self.unread_block_seconds += len(lease.blocks()) * idle_seconds
+        if state is not LeaseState.SUPERSEDED and reason != "read":
+            self.room.odds.observe(idle_seconds, returned=False)

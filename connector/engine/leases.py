@@ -1,160 +1,191 @@
-"""Every lease this engine has granted, and which distinct KV blocks they hold. Scheduler thread only, except reads."""
+"""Every lease this engine holds, and which distinct KV blocks they hold. Scheduler thread only, except reads.
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+Each figure that a step or a report needs is counted when a lease comes, ends or goes, so that none needs a scan.
+"""
 
-import msgspec
+from array import array
+from collections.abc import Iterator
 
-from connector.engine.offers import KvOffer
-from connector.protocol import LeaseExtended, LeaseGranted, LeaseKind, LeaseOffer, LeaseRenewed, LeaseState
-
-
-class Lease(msgspec.Struct, kw_only=True):
-    """A granted lease. Invariant: listed here exactly while vLLM keeps the request's blocks for it.
-
-    ``deadline`` and ``renewed_at`` are this process's ``perf_counter``; ``ending`` is set once its release was asked
-    of the workers, and says how it will be reported when they have confirmed.
-    """
-
-    lease_id: str
-    request_id: str
-    kind: LeaseKind
-    tenant: str
-    session_id: str
-    turn_id: str
-    traceparent: str
-    chain: tuple[str, ...]
-    offer: KvOffer
-    block_ids: frozenset[int]
-    num_bytes: int
-    renewed_at: float
-    deadline: float
-    pinned: bool = False
-    has_own_ttl: bool = False
-    ending: tuple[LeaseState, str] | None = None
-    num_reads: int = 0
-
-    def remaining_seconds(self) -> float:
-        return max(0.0, self.deadline - time.perf_counter())
-
-    def granted(self) -> LeaseGranted:
-        return LeaseGranted(
-            lease_id=self.lease_id,
-            kind=self.kind,
-            session_id=self.session_id,
-            turn_id=self.turn_id,
-            tenant=self.tenant,
-            num_tokens=self.offer.num_tokens,
-            num_blocks=len(self.block_ids),
-            num_bytes=self.num_bytes,
-            remaining_seconds=self.remaining_seconds(),
-            pinned=self.pinned,
-        )
+from connector.engine.lease import Lease
+from connector.engine.slot_index import NUM_SLOTS, SlotIndex
 
 
 class LeaseTable:
-    """Leases by request id and by lease id, with the number of distinct blocks that they hold together."""
+    """Leases at the slots of their fence words, with one holder count a KV block.
 
-    def __init__(self, sign: Callable[[KvOffer], str]) -> None:
-        self._sign = sign
-        self._by_request: dict[str, Lease] = {}
-        self._request_of_lease: dict[str, str] = {}
-        self._holders: Counter[int] = Counter()
+    A lease is live until its release is ordered (``retire``), and held until its blocks are free (``remove``).
+    """
+
+    def __init__(self) -> None:
+        self._leases: list[Lease | None] = [None] * NUM_SLOTS
+        self._by_key = tuple(SlotIndex(NUM_SLOTS) for _ in range(3))
+        self._by_session = SlotIndex(NUM_SLOTS)
+        self._num_holders = array("H")
+        self._num_live_holders = array("H")
+        self._xor_of_live_slots = array("H")
+        """The slot of a block's only live holder, where there is one only."""
+        self._num_held = 0
+        self.num_blocks = 0
+        """Distinct KV blocks under lease; a block shared by two leases counts once."""
+        self.num_live_blocks = 0
+        self.num_ending = 0
+        self.num_session_leases = 0
+        self.num_live_sessions = 0
+        self.num_pinned = 0
+        self.num_unread_blocks = 0
+
+    def bind(self, num_gpu_blocks: int) -> None:
+        for counts in (self._num_holders, self._num_live_holders, self._xor_of_live_slots):
+            counts.frombytes(bytes(2 * (num_gpu_blocks - len(counts))))
 
     def __len__(self) -> int:
-        return len(self._by_request)
+        return self._num_held
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter(tuple(self._by_request.values()))
+        return iter([lease for lease in tuple(self._leases) if lease is not None])
 
-    @property
-    def num_blocks(self) -> int:
-        """Distinct KV blocks under lease; a block shared by two leases counts once."""
-        return len(self._holders)
+    def at(self, slot: int) -> Lease | None:
+        return self._leases[slot]
 
-    def num_blocks_with_pinned(self, lease: Lease) -> int:
-        """Distinct blocks that this lease and the pinned ones hold together: what stays if all others are evicted."""
-        pinned = (other.block_ids for other in self._live(LeaseKind.SESSION) if other.pinned)
-        return len(lease.block_ids.union(*pinned))
-
-    @property
-    def num_session_leases(self) -> int:
-        return sum(lease.kind is LeaseKind.SESSION for lease in self)
+    # ------------------------------------------------ finding
 
     def find(self, key: str) -> Lease | None:
-        """By lease id, engine request id, or the turn id that the engine's request id contains."""
-        request_id = self._request_of_lease.get(key, key)
-        if lease := self._by_request.get(request_id):
-            return lease
-        return next((lease for lease in self if lease.turn_id == key), None)
+        """By lease id, engine request id, or the id of the turn that made it (its newest lease)."""
+        for index, matches in zip(self._by_key, (_is_lease, _is_request, _is_turn), strict=True):
+            for slot in index.candidates(key):
+                lease = self._leases[slot]
+                if lease is not None and matches(lease, key):
+                    return lease
+        return None
 
-    def add(self, lease: Lease) -> None:
-        self._by_request[lease.request_id] = lease
-        self._request_of_lease[lease.lease_id] = lease.request_id
-        self._holders.update(lease.block_ids)
-
-    def remove(self, request_id: str) -> Lease | None:
-        lease = self._by_request.pop(request_id, None)
-        if lease is None:
-            return None
-        del self._request_of_lease[lease.lease_id]
-        self._holders.subtract(lease.block_ids)
-        for block_id in lease.block_ids:
-            if self._holders[block_id] <= 0:
-                del self._holders[block_id]
-        return lease
-
-    def offered(self, lease: Lease) -> LeaseOffer:
-        return LeaseOffer(lease=lease.granted(), offer=self._sign(lease.offer), chain=lease.chain)
-
-    def extend(self, lease: Lease, remaining_seconds: float, *, pinned: bool) -> LeaseRenewed:
-        """Moves the deadline and re-signs the offer: a reader declines by the expiry that the offer carries."""
-        lease.deadline = time.perf_counter() + remaining_seconds
-        lease.pinned = pinned
-        lease.offer = msgspec.structs.replace(lease.offer, expires_at_source=lease.deadline)
-        return LeaseRenewed(
-            lease=LeaseExtended(lease_id=lease.lease_id, remaining_seconds=remaining_seconds, pinned=pinned),
-            offer=self._sign(lease.offer),
-        )
-
-    def superseded_by(self, new: Lease) -> list[Lease]:
-        """Leases of the same session whose tokens are a prefix of the new one's, so nothing is lost with them."""
+    def of_session(self, tenant: str, session_id: str) -> list[Lease]:
+        """The session's live leases."""
+        leases = (self._leases[slot] for slot in self._by_session.candidates((tenant, session_id)))
         return [
-            old
-            for old in self._live(LeaseKind.SESSION)
-            if old.lease_id != new.lease_id
-            and old.tenant == new.tenant
-            and old.session_id == new.session_id
-            and not old.pinned
-            and new.offer.digests.startswith(old.offer.digests)
-            and old.offer.num_tokens <= new.offer.num_tokens
+            lease
+            for lease in leases
+            if lease is not None and lease.is_live and lease.tenant == tenant and lease.texts[1] == session_id
         ]
 
-    def to_evict(self, num_blocks_to_free: int, keep: str = "") -> list[Lease]:
-        """Oldest first, pinned ones last, until that many distinct blocks would be free; never the lease ``keep``."""
-        chosen: list[Lease] = []
-        left = Counter(self._holders)
-        for lease in self:
-            if lease.ending is not None:
-                num_blocks_to_free -= _release_from(left, lease.block_ids)
-        for lease in sorted(self._live(LeaseKind.SESSION), key=lambda lease: (lease.pinned, lease.renewed_at)):
-            if num_blocks_to_free <= 0:
-                break
-            if lease.lease_id == keep:
-                continue
-            chosen.append(lease)
-            num_blocks_to_free -= _release_from(left, lease.block_ids)
-        return chosen
+    # ------------------------------------------------ coming and going
 
-    def _live(self, kind: LeaseKind) -> Iterable[Lease]:
-        return (lease for lease in self if lease.kind is kind and lease.ending is None)
+    def add(self, lease: Lease) -> None:
+        slot = lease.slot
+        lease_id, session_id, turn_id = lease.texts[:3]
+        for index, key in zip(self._by_key, (lease_id, lease.request_id, turn_id), strict=True):
+            index.add(key, slot)
+        self._by_session.add((lease.tenant, session_id), slot)
+        self._leases[slot] = lease
+        self._num_held += 1
+        self.num_session_leases += not lease.is_handoff
+        for block in lease.blocks():
+            self.num_blocks += self._num_holders[block] == 0
+            self._num_holders[block] += 1
+        if lease.ending is None:
+            self._count_live(lease)
+        else:
+            self.num_ending += 1
+
+    def retire(self, lease: Lease) -> tuple[list[int], set[int]]:
+        """Its release is ordered. Returns the blocks that no live lease holds now, and the slots of those leases that
+        became the only live holders of a block."""
+        self.num_ending += 1
+        self.num_live_sessions -= not lease.is_handoff
+        self.num_pinned -= lease.pinned
+        self.num_unread_blocks -= self._unread(lease)
+        slot, freed, lone = lease.slot, [], set()
+        live, xor = self._num_live_holders, self._xor_of_live_slots
+        for block in lease.blocks():
+            live[block] -= 1
+            xor[block] ^= slot
+            if live[block] == 0:
+                freed.append(block)
+            elif live[block] == 1:
+                lone.add(xor[block])
+                self._add_unique(xor[block], 1)
+        self.num_live_blocks -= len(freed)
+        lease.num_unique = 0
+        return freed, lone
+
+    def revive(self, lease: Lease) -> list[int]:
+        """Takes back a ``retire`` whose order has not gone out. Returns the blocks that had no live holder."""
+        self.num_ending -= 1
+        return self._count_live(lease)
+
+    def remove(self, request_id: str) -> Lease | None:
+        """Its blocks are free."""
+        lease = self._of_request(request_id)
+        if lease is None:
+            return None
+        if lease.ending is None:
+            self.retire(lease)
+        self.num_ending -= 1
+        slot = lease.slot
+        lease_id, session_id, turn_id = lease.texts[:3]
+        for index, key in zip(self._by_key, (lease_id, request_id, turn_id), strict=True):
+            index.discard(key, slot)
+        self._by_session.discard((lease.tenant, session_id), slot)
+        self._leases[slot] = None
+        self._num_held -= 1
+        self.num_session_leases -= not lease.is_handoff
+        for block in lease.blocks():
+            self._num_holders[block] -= 1
+            self.num_blocks -= self._num_holders[block] == 0
+        return lease
+
+    # ------------------------------------------------ while it lasts
+
+    def pin(self, lease: Lease, *, pinned: bool) -> None:
+        self.num_pinned += pinned - lease.pinned
+        lease.pinned = pinned
+
+    def note_read(self, lease: Lease, now: float) -> None:
+        if lease.ending is None:
+            self.num_unread_blocks -= self._unread(lease)
+        lease.num_reads += 1
+        lease.used_at = now
+
+    def _count_live(self, lease: Lease) -> list[int]:
+        self.num_live_sessions += not lease.is_handoff
+        self.num_pinned += lease.pinned
+        self.num_unread_blocks += self._unread(lease)
+        slot, unique = lease.slot, []
+        live, xor = self._num_live_holders, self._xor_of_live_slots
+        for block in lease.blocks():
+            if live[block] == 0:
+                unique.append(block)
+            elif live[block] == 1:
+                self._add_unique(xor[block], -1)
+            live[block] += 1
+            xor[block] ^= slot
+        self.num_live_blocks += len(unique)
+        lease.num_unique = len(unique)
+        return unique
+
+    def _add_unique(self, slot: int, change: int) -> None:
+        lease = self._leases[slot]
+        if lease is not None:
+            lease.num_unique += change
+
+    def _of_request(self, request_id: str) -> Lease | None:
+        for slot in self._by_key[1].candidates(request_id):
+            lease = self._leases[slot]
+            if lease is not None and lease.request_id == request_id:
+                return lease
+        return None
+
+    @staticmethod
+    def _unread(lease: Lease) -> int:
+        return len(lease.blocks()) if lease.num_reads == 0 and not lease.is_handoff else 0
 
 
-def _release_from(holders: Counter[int], block_ids: frozenset[int]) -> int:
-    """Takes one holder off each block; returns how many blocks have none left."""
-    freed = 0
-    for block_id in block_ids:
-        holders[block_id] -= 1
-        freed += holders[block_id] == 0
-    return freed
+def _is_lease(lease: Lease, key: str) -> bool:
+    return lease.lease_id == key
+
+
+def _is_request(lease: Lease, key: str) -> bool:
+    return lease.request_id == key
+
+
+def _is_turn(lease: Lease, key: str) -> bool:
+    return lease.texts[2] == key

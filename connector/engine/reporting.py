@@ -50,6 +50,8 @@ class EngineReporter:
             is_known=lambda key: scheduler.control.table.find(key) is not None,
             set_peers=scheduler.peers.set,
             tick=scheduler.fleet_key.refresh,
+            wake=scheduler.idle_wait.interrupt,
+            reset_cache=scheduler.cache_reset.ask,
         )
         self._link = EngineLink(self._options.link_path, callbacks)
         self._wait_for_policy(self._link)
@@ -87,6 +89,11 @@ class EngineReporter:
     def count_departure(self, request_id: str) -> None:
         self._active.discard(request_id)
 
+    @property
+    def num_active(self) -> int:
+        """Requests that have arrived and not ended."""
+        return len(self._active)
+
     def count_step(self, scheduler_output: Any) -> None:
         self._num_running = len(scheduler_output.num_scheduled_tokens)
 
@@ -108,12 +115,13 @@ class EngineReporter:
             kv_dtype=str(config.cache_config.cache_dtype),
             vllm_version=str(vllm.__version__),
             connector_version=__version__,
+            unsupported_fields=scheduler.live_policy.unsupported_fields,
         )
         return EngineHello(
             protocol=PROTOCOL_VERSION,
             engine=info,
             policy=scheduler.live_policy.applied(),
-            num_leases=len(scheduler.control.held_offers()),
+            num_leases=scheduler.control.table.num_live_sessions,
         )
 
     def _load(self, num_dropped_events: int) -> EngineLoad:
@@ -128,4 +136,6 @@ class EngineReporter:
             num_waiting=max(0, len(self._active) - self._num_running),
             num_dropped_events=num_dropped_events,
             refused_offers=dict(self._scheduler.matcher.num_refused),
+            num_unread_blocks=table.num_unread_blocks,
+            unread_block_seconds=round(self._scheduler.control.unread_block_seconds, 3),
         )

@@ -22,25 +22,21 @@ class WorkerResults:
     @guards.contained(guards.nothing)
     def _hold_late_blocks(self, output: Any) -> None:
         """First and for itself: no fault of the bookkeeping may free blocks that a READ may still write to."""
-        report = output.kv_connector_worker_meta or WorkerReport()
-        quarantine = self._scheduler.quarantine
-        quarantine.note(report.quarantined)
-        for request_id in output.failed_recving or ():
-            quarantine.hold(request_id)
-        quarantine.end(report.ended)
+        self._scheduler.quarantine.follow(output, output.kv_connector_worker_meta or WorkerReport())
 
     @guards.contained(guards.nothing)
     def _after_step(self, output: Any) -> None:
         report = output.kv_connector_worker_meta or WorkerReport()
         scheduler = self._scheduler
+        guards.note_workers(report.contained)
         scheduler.control.note_reads(report.reads)
         scheduler.control.note_expired(report.expired)
         scheduler.transfers.note(report.transfers)
         for request_id in output.finished_recving or ():
             self._end_pull(request_id)
         for request_id in output.finished_sending or ():
-            scheduler.control.ended(request_id)
-            scheduler.fence.lease_ended(request_id)
+            lease = scheduler.control.ended(request_id)
+            scheduler.fence.lease_ended(request_id, lease.slot if lease is not None else None)
 
     def _end_pull(self, request_id: str) -> None:
         finished = self._scheduler.transfers.finish(request_id)

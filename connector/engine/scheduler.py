@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
-
 from connector.engine import guards
+from connector.engine.base_classes import RELEASE, SchedulerBase
+from connector.engine.cache_reset import CacheReset
+from connector.engine.cache_shape import cache_shape
 from connector.engine.cpu import IdleWait
+from connector.engine.demand import BlockDemand
 from connector.engine.endings import KeptAndParams, RequestEndings
 from connector.engine.fence_orders import FenceOrders
-from connector.engine.fingerprint import is_full_attention_only, model_fingerprint
+from connector.engine.fingerprint import model_fingerprint
 from connector.engine.grants import LeaseFactory
 from connector.engine.kv_layout import describe_reader, layout_of
 from connector.engine.lease_control import LeaseControl
@@ -29,45 +31,52 @@ from connector.protocol import Decision, Role
 from connector.signing import FleetKeyFile
 
 
-class BackhaulScheduler(NixlPullConnectorScheduler):
+class BackhaulScheduler(SchedulerBase):
     """Seams of vLLM 0.32.0; each override says what vLLM does there."""
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any, options: EngineOptions) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.role = Role.PREFILL if options.is_prefill else Role.DECODE
-        self.live_policy = LivePolicy(options.policy)
+        self.live_policy = LivePolicy(options.policy, RELEASE.unsupported_fields)
         self.fleet_key = FleetKeyFile(options.fleet_key_file)
         self.peers = PeerBook()
-        fingerprint = model_fingerprint(vllm_config)
+        shape = cache_shape(kv_cache_config, vllm_config)
+        fingerprint = model_fingerprint(vllm_config, shape)
         self.matcher = LegMatcher(
             fleet_key=self.fleet_key,
             role=self.role,
             fingerprint=fingerprint,
             block_size=self.block_size,
-            allow_partial=is_full_attention_only(kv_cache_config),
+            shape=shape,
             peers=self.peers,
         )
         describe_reader(self.matcher.reader, self)
         self.legs: dict[str, Leg] = {}
+        self.demand = BlockDemand(self.block_size, len(kv_cache_config.kv_cache_groups))
         self.fence = FenceOrders()
         bytes_per_block = max(
             group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in kv_cache_config.kv_cache_groups
         )
-        self.factory = LeaseFactory(self, options.engine_name, self.role, fingerprint, bytes_per_block)
-        self.control = LeaseControl(self.sign_offer, self.live_policy)
+        self.factory = LeaseFactory(
+            self, options.engine_name, self.role, fingerprint, bytes_per_block, self.sign_offer
+        )
+        self.control = LeaseControl(self.factory, self.live_policy, self.demand)
         self.quarantine = BlockQuarantine()
+        self.cache_reset = CacheReset(self)
         self.transfers = TransferBook(options.engine_name, self.role)
         self.reporter = EngineReporter(self, options)
         self.control.reporter = self.reporter
+        self.pull_deadlines: dict[str, float] = {}
         self._endings = RequestEndings(self, super().request_finished)
         self._results = WorkerResults(self)
-        self._idle_wait = IdleWait(options.idle_wait_ms)
+        self.idle_wait = IdleWait(options.idle_wait_ms)
 
     def sign_offer(self, offer: KvOffer) -> str:
         return self.fleet_key.current.sign(OFFER_PURPOSE, offer)
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         self.quarantine.bind(kv_cache_manager)
+        self.cache_reset.bind(kv_cache_manager)
         self.control.bind(kv_cache_manager.block_pool)
         self.reporter.bind(kv_cache_manager.block_pool)
 
@@ -85,16 +94,26 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         self.factory.layout = self.matcher.reader.layout = layout_of(next(iter(metadata.values())))
 
     def shutdown(self) -> None:
-        self.reporter.close()
+        self._close_link()
         super().shutdown()
+
+    @guards.contained(guards.nothing)
+    def _close_link(self) -> None:
+        self.reporter.close()
 
     # ------------------------------------------------ arrival
 
     def on_new_request(self, request: Any) -> None:
         """vLLM starts heartbeats here from remote fields, so they must be ours, or absent, before it looks."""
-        self.reporter.count_arrival(request.request_id)
+        self._note_arrival(request)
         self._open_leg(request)
         super().on_new_request(request)
+
+    @guards.contained(guards.nothing)
+    def _note_arrival(self, request: Any) -> None:
+        self.reporter.count_arrival(request.request_id)
+        self.cache_reset.learn_queue()
+        self.demand.arrived(request)
 
     def _drop_leg(self, request: Any) -> None:
         if request.kv_transfer_params:
@@ -109,23 +128,24 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         leg = self.matcher.open(request, request.kv_transfer_params, self.live_policy.values)
         if leg is not None:
             self.legs[request.request_id] = leg
+            self.control.adopt(leg.envelope)
 
     # ------------------------------------------------ matching
 
     @guards.contained(lambda *_: (0, False))
     def _recompute(self, request: Any, _num_computed_tokens: int) -> tuple[int, bool]:
-        """After an exception: no remote tokens. A decode leg's source is still notified, by its kept endpoint."""
-        leg = self.legs.get(request.request_id)
-        if leg is not None:
+        """After an exception: no remote tokens, and the source is notified, since it waits for a reader in vain."""
+        leg, params = self.legs.get(request.request_id), request.kv_transfer_params
+        if leg is not None and params and not params.get("_remote_blocks_processed"):
             leg.match, leg.decision = Match(decision=Decision.REJECTED), Decision.REJECTED
-            self.matcher.write_back(leg, leg.match, request.kv_transfer_params)
+            self.matcher.write_back(leg, leg.match, params, is_fault=True)
         return 0, False
 
     @guards.contained(_recompute)
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         """vLLM asks each step while a request waits, and after a failed pull or preemption; one pull at most."""
         self.control.pump()
-        self.control.make_room(request.num_prompt_tokens + 1, self.block_size)
+        self.control.room.make_room(request, num_computed_tokens)
         leg = self.legs.get(request.request_id)
         params = request.kv_transfer_params
         if leg is None or not params or params.get("_remote_blocks_processed"):
@@ -149,6 +169,8 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
         if num_external_tokens > 0 and leg.offer is not None:
             self.fence.compare(request.request_id, leg.offer)
             self.transfers.start(request.request_id, leg)
+            if leg.envelope.policy is not None and leg.envelope.policy.kv_pull_deadline is not None:
+                self.pull_deadlines[request.request_id] = leg.envelope.policy.kv_pull_deadline
         else:
             self.report_leg(leg)
 
@@ -170,26 +192,35 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
     @guards.contained(guards.nothing)
     def _before_step(self, scheduler_output: Any) -> None:
         self.control.pump()
-        self.control.keep_low_water()
+        # vLLM's own is fixed at start, by the start-up constant: a shorter lease would end between two heartbeats.
+        self._heartbeat_interval = self.live_policy.values.kv_lease_duration / 6
+        self.cache_reset.pump()
+        self.control.room.keep_low_water(scheduler_output)
         self.reporter.count_step(scheduler_output)
         self._wait_if_idle(scheduler_output)
 
     def _wait_if_idle(self, scheduler_output: Any) -> None:
         has_work = scheduler_output.total_num_scheduled_tokens or self._reqs_need_recv or self._reqs_need_send
         holds_blocks = len(self.control.table) or len(self.quarantine)
-        if holds_blocks and not (has_work or self.transfers.is_waiting or self.control.has_orders):
-            self._idle_wait.wait()
+        is_ending = self.control.has_orders or self.control.table.num_ending
+        if holds_blocks and not (has_work or self.transfers.is_waiting or is_ending):
+            self.idle_wait.wait()
 
     def _take_orders(self) -> SchedulerOrders:
         policy = self.live_policy.values
         orders = SchedulerOrders(
             pull_deadline_seconds=policy.kv_pull_deadline,
-            release_on_read=policy.release_on_read,
-            lease_extension_seconds=policy.kv_lease_duration * 2 // 3,
+            lease_extension_seconds=max(1, policy.kv_lease_duration * 2 // 3),
         )
-        self.fence.fill(orders)
-        self.control.fill(orders)
+        orders.pull_deadlines, self.pull_deadlines = self.pull_deadlines, {}
+        self._fill(orders, self.fence)
+        self._fill(orders, self.control)
         return orders
+
+    @guards.contained(guards.nothing)
+    def _fill(self, orders: SchedulerOrders, source: FenceOrders | LeaseControl) -> None:
+        """What one source could not hand over stays with it for the next step."""
+        source.fill(orders)
 
     def update_connector_output(self, connector_output: Any) -> None:
         super().update_connector_output(connector_output)
@@ -199,9 +230,20 @@ class BackhaulScheduler(NixlPullConnectorScheduler):
 
     def request_finished(self, request: Any, block_ids: Any) -> KeptAndParams:
         """vLLM asks whether to keep the blocks, and for what the response carries."""
-        self.reporter.count_departure(request.request_id)
+        self._note_departure(request.request_id)
         return self._endings.finish(request, block_ids)
 
+    @guards.contained(guards.nothing)
+    def _note_departure(self, request_id: str) -> None:
+        self.reporter.count_departure(request_id)
+        self.demand.left(request_id)
+
+    @guards.contained(lambda *_: False)
+    def relieve(self) -> bool:
+        """vLLM asks before it preempts a request for want of blocks: whether leases are giving some back."""
+        return self.control.room.relieve()
+
+    @guards.contained(lambda *_: True)
     def has_pending_push_work(self) -> bool:
-        """Keeps the core stepping until quarantined reads have ended."""
-        return len(self.quarantine) > 0
+        """Keeps the core stepping until quarantined reads have ended, and a reset of the cache is answered."""
+        return len(self.quarantine) > 0 or self.cache_reset.is_pending

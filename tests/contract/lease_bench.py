@@ -1,9 +1,11 @@
 """Lease control without an engine: a block pool of 20 blocks, an agent's ear, and workers that obey when told to."""
 
+from types import SimpleNamespace
 from typing import Any
 
+from connector.engine.demand import BlockDemand
+from connector.engine.lease import Lease
 from connector.engine.lease_control import LeaseControl
-from connector.engine.leases import Lease
 from connector.engine.metadata import SchedulerOrders
 from connector.engine.policy import LivePolicy
 from connector.protocol import (
@@ -15,7 +17,7 @@ from connector.protocol import (
     PolicyValues,
     ReleaseLease,
 )
-from tests.connector.engine.builders import FLEET_KEY, a_lease
+from tests.connector.engine.builders import BLOCK_SIZE, a_factory, a_lease, covers
 
 NUM_GPU_BLOCKS = 20
 
@@ -47,7 +49,7 @@ class Bench:
 
     def __init__(self, **policy: Any) -> None:
         self.policy = LivePolicy(PolicyValues(**policy))
-        self.control = LeaseControl(lambda offer: FLEET_KEY.sign("offer", offer), self.policy)
+        self.control = LeaseControl(a_factory(), self.policy, BlockDemand(BLOCK_SIZE, 1))
         self.reporter = FakeReporter()
         self.control.reporter = self.reporter  # type: ignore[assignment]  # the part of it that is used
         self.num_gpu_blocks = NUM_GPU_BLOCKS
@@ -60,8 +62,19 @@ class Bench:
 
     def grant(self, name: str, blocks: list[int], **changes: Any) -> Lease:
         lease = a_lease(name, blocks, **changes)
-        self.control.grant(lease)
+        tokens = changes.get("tokens") or range(len(blocks) * BLOCK_SIZE)
+        self.control.grant(lease, covers=covers(list(tokens)))
         return lease
+
+    def make_room(self, num_tokens: int, request_id: str = "waiting") -> None:
+        """vLLM tries to schedule a request of so many tokens."""
+        request = SimpleNamespace(request_id=request_id, num_tokens=num_tokens, block_hashes=[])
+        self.control.room.make_room(request, 0)
+
+    def step(self, **scheduled: int) -> None:
+        """The end of vLLM's scheduling: so many tokens of each request."""
+        output = SimpleNamespace(num_scheduled_tokens=scheduled, total_num_scheduled_tokens=sum(scheduled.values()))
+        self.control.room.keep_low_water(output)
 
     def publish(self, **policy: Any) -> None:
         self.revision += 1
@@ -77,7 +90,7 @@ class Bench:
         return answer.outcome
 
     def orders(self) -> SchedulerOrders:
-        orders = SchedulerOrders(pull_deadline_seconds=5, release_on_read=False, lease_extension_seconds=20)
+        orders = SchedulerOrders(pull_deadline_seconds=5, lease_extension_seconds=20)
         self.control.fill(orders)
         return orders
 

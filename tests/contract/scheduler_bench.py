@@ -187,6 +187,7 @@ class SchedulerBench:
         places: dict[str, Any] = {
             "legs": scheduler.legs,
             "slots": scheduler.fence._slots._held,
+            "taken": range(scheduler.fence._slots.num_taken),
             "fence_targets": scheduler.fence._targets,
             "transfers": scheduler.transfers._legs,
             "ranks": scheduler.transfers._ranks,

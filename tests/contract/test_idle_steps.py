@@ -22,7 +22,7 @@ class Paced:
         self.bench = SchedulerBench(folder, is_prefill=True)
         self.scheduler = self.bench.scheduler
         self.num_waits = 0
-        idle_wait: Any = self.scheduler._idle_wait
+        idle_wait: Any = self.scheduler.idle_wait
         idle_wait.wait = self._wait
 
     def _wait(self) -> None:
@@ -36,6 +36,7 @@ class Paced:
 
     def hold_lease(self) -> Any:
         lease = a_lease("held")
+        self.scheduler.control.table.bind(self.bench.cache.num_gpu_blocks)
         self.scheduler.control.table.add(lease)
         return lease
 

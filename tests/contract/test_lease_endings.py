@@ -12,6 +12,7 @@ from connector.protocol import (
     LeaseKind,
     LeaseRenewed,
     LeaseState,
+    PolicyPatch,
     ReleaseLease,
 )
 from tests.connector.engine.builders import FLEET_KEY
@@ -30,7 +31,7 @@ def bench() -> Bench:
 def test_a_release_is_obeyed_and_reported_once_the_workers_let_go(bench: Bench, key: str) -> None:
     bench.grant("a", [1])
     assert bench.command(ReleaseLease(command_id="c1", key=key, reason="operator")) == "released"
-    assert (bench.ends(), bench.control.num_ending) == ([], 1)
+    assert (bench.ends(), bench.control.table.num_ending) == ([], 1)
     assert bench.released() == ["a"]
     assert bench.ends() == [("a", LeaseState.RELEASED, "operator")]
 
@@ -50,7 +51,8 @@ def test_an_extension_moves_the_deadline_everywhere(bench: Bench) -> None:
     assert bench.orders().deadlines == {"req-a": 900}
     renewed = bench.reporter.sent[-2]
     assert isinstance(renewed, LeaseRenewed)
-    assert (renewed.lease.remaining_seconds, renewed.lease.pinned) == (900, False)
+    assert not renewed.lease.pinned
+    assert renewed.lease.remaining_seconds == pytest.approx(900, abs=1)
     offer = FLEET_KEY.verify("offer", renewed.offer, KvOffer)
     assert offer.expires_at_source == pytest.approx(time.perf_counter() + 900, abs=1)
     assert lease.renewed_at == pytest.approx(time.perf_counter(), abs=1)
@@ -90,7 +92,9 @@ def test_a_new_ttl_counts_from_the_last_renewal(bench: Bench, ttl: int, remainin
     assert time.perf_counter() - lease.renewed_at == pytest.approx(30, abs=1)
 
 
-@pytest.mark.parametrize("changes", [{"pinned": True}, {"has_own_ttl": True}, {"kind": LeaseKind.HANDOFF}])
+@pytest.mark.parametrize(
+    "changes", [{"pinned": True}, {"policy": PolicyPatch(decoder_kv_blocks_ttl=60)}, {"kind": LeaseKind.HANDOFF}]
+)
 def test_a_new_ttl_leaves_alone_what_it_does_not_govern(bench: Bench, changes: dict[str, Any]) -> None:
     bench.grant("a", [1], **changes)
     bench.publish(decoder_kv_blocks_ttl=60)
@@ -116,7 +120,7 @@ def test_no_ttl_or_no_reuse_releases_the_unpinned_only(bench: Bench, policy: dic
 def test_a_sessions_own_ttl_is_narrower_than_an_engines_ttl_of_zero() -> None:
     """Else each reconnect of the agent, which sends the policy again, would end what that policy granted."""
     bench = Bench(decoder_kv_blocks_ttl=0)
-    bench.grant("a", [1], has_own_ttl=True)
+    bench.grant("a", [1], policy=PolicyPatch(decoder_kv_blocks_ttl=60))
     bench.publish(decoder_kv_blocks_ttl=0)
     assert bench.released() == []
     bench.publish(decoder_kv_blocks_ttl=0, bidirectional_kv_xfer=False)

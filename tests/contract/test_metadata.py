@@ -47,7 +47,6 @@ def test_orders_and_reports_survive_the_way_between_processes() -> None:
     metadata.reqs_to_send = {"r": 5.0}
     metadata.orders = SchedulerOrders(
         pull_deadline_seconds=5,
-        release_on_read=True,
         lease_extension_seconds=20,
         fence_words={"r": (1, 2**63)},
         fence_targets={"r": FenceTarget({0: 2**47}, 2**63 + 1)},

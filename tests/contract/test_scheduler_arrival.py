@@ -134,10 +134,10 @@ def test_orders_name_each_new_fence_word_once(prefill: SchedulerBench) -> None:
 
 
 def test_orders_carry_the_policy_in_force(prefill: SchedulerBench) -> None:
-    policy = structs.replace(prefill.options.policy, kv_pull_deadline=2.5, release_on_read=True, kv_lease_duration=60)
+    policy = structs.replace(prefill.options.policy, kv_pull_deadline=2.5, kv_lease_duration=60)
     prefill.scheduler.live_policy.set(1, policy)
     orders = prefill.orders()
-    assert (orders.pull_deadline_seconds, orders.release_on_read, orders.lease_extension_seconds) == (2.5, True, 40)
+    assert (orders.pull_deadline_seconds, orders.lease_extension_seconds) == (2.5, 40)
 
 
 def test_the_next_request_obeys_a_new_policy(prefill: SchedulerBench, decode: SchedulerBench) -> None:

@@ -57,7 +57,9 @@ def test_decode_leases_what_it_computed_and_publishes_it_beside_the_answer(decod
     assert (message.lease.num_tokens, message.lease.num_blocks, message.chain) == (14, 4, ("c1",))
     assert message.lease.num_bytes == 4 * 2 * 2 * BLOCK_BYTES
     offer = FLEET_KEY.verify("offer", message.offer, KvOffer)
-    slot, generation = decode.scheduler.fence._slots._held["req-1"]
+    held = decode.scheduler.control.table.find("req-1")
+    assert held is not None
+    slot, generation = held.slot, held.generation
     assert offer.fence_words == (FenceWord(0, FENCE_ADDRESS + 8 * slot),)
     assert offer.fence_generation == generation
     metadata = decode.metadata()

@@ -79,12 +79,12 @@ class FakeTopology:
         return 1
 
 
-def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int) -> dict[str, Any]:
+def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int, own: str = "own-boot", peer: str = PEER) -> dict[str, Any]:
     """What vLLM 0.32's own ``__init__`` and a handshake with the peer leave behind, as far as pulls read it."""
     ranks = tuple(range(num_ranks))
     return {
         "nixl_wrapper": nixl,
-        "engine_id": "own-boot",
+        "engine_id": own,
         "tp_rank": 0,
         "pcp_rank": 0,
         "pcp_dcp_sharded": False,
@@ -103,23 +103,24 @@ def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int) -> dict[str, Any]:
         "_physical_blocks_per_logical_kv_block": 1,
         "_bidirectional_kv_xfer_enabled": True,
         "_lease_extension": 20,
+        "_hb_handshake_notif_only": False,
         "_engine_ttl": 0,
         "kv_cache_config": SimpleNamespace(transfer_groups=[None]),
         "transfer_topo": FakeTopology(num_ranks),
         "tp_mappings": {
-            PEER: SimpleNamespace(all_source_ranks=ranks, source_ranks_per_group=[ranks], local_consumers=1)
+            peer: SimpleNamespace(all_source_ranks=ranks, source_ranks_per_group=[ranks], local_consumers=1)
         },
-        "dst_num_blocks": {PEER: 100, "own-boot": 100},
+        "dst_num_blocks": {peer: 100, own: 100},
         "dst_region_num_blocks": {},
-        "dst_region_group_ids": {PEER: []},
-        "dst_uses_region_group_mapping": {PEER: False},
-        "dst_xfer_side_handles": {PEER: dict.fromkeys(ranks, 20)},
+        "dst_region_group_ids": {peer: []},
+        "dst_uses_region_group_mapping": {peer: False},
+        "dst_xfer_side_handles": {peer: dict.fromkeys(ranks, 20)},
         "src_xfer_handles_by_block_size": {32: 10},
         "src_xfer_handles_by_tp_ratio": {(-num_ranks, 32): [10] * num_ranks},
         "_compute_desc_ids": lambda **arguments: list(arguments["block_ids"][0]),
-        "_remote_agents": {PEER: {(0, rank): f"agent-{rank}" for rank in ranks}},
-        "_engine_by_address": {("127.0.0.1", 5600): PEER},
-        "_engine_clock_offset": {PEER: 0.0},
+        "_remote_agents": {peer: {(0, rank): f"agent-{rank}" for rank in ranks}},
+        "_engine_by_address": {("127.0.0.1", 5600): peer},
+        "_engine_clock_offset": {peer: 0.0},
         "_engine_last_active": {},
         "_invalid_engine_backoff": {},
         "_invalid_remote_engines": set(),

@@ -1,15 +1,19 @@
 """Small valid values for engine tests; each test changes only what it is about."""
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from connector.engine.digests import DigestChain, pack
-from connector.engine.leases import Lease
+from connector.engine.grants import LeaseFactory
+from connector.engine.lease import Lease
 from connector.engine.offers import OFFER_FORMAT, FenceWord, KvOffer
-from connector.protocol import LeaseKind, LegEnvelope, Role
+from connector.engine.slot_index import NUM_SLOTS
+from connector.protocol import LeaseKind, LeaseState, LegEnvelope, Role
 from connector.signing import FleetKey
 
 BLOCK_SIZE = 4
@@ -84,30 +88,66 @@ def an_envelope(**changes: Any) -> LegEnvelope:
     return msgspec.structs.replace(envelope, **changes)
 
 
+def a_factory(**changes: Any) -> LeaseFactory:
+    """What engine ``d-0`` says of its leases; a KV block has 1,024 bytes."""
+    parallel = SimpleNamespace(decode_context_parallel_size=1, pipeline_parallel_size=1)
+    scheduler = SimpleNamespace(
+        vllm_config=SimpleNamespace(parallel_config=parallel),
+        engine_id="d-0-boot",
+        block_size=BLOCK_SIZE,
+        side_channel_host="127.0.0.1",
+        side_channel_port=5600,
+        transfer_tp_size=1,
+    )
+    given = {"role": Role.DECODE, "sign": lambda offer: FLEET_KEY.sign("offer", offer), **changes}
+    factory = LeaseFactory(
+        scheduler, "d-0", fingerprint=FINGERPRINT, bytes_per_block=given.pop("bytes_per_block", 1024), **given
+    )
+    factory.fence_address_of_rank[0] = 0x1000
+    return factory
+
+
+_slots = itertools.cycle(range(NUM_SLOTS))
+
+
 def a_lease(
     name: str,
     block_ids: Sequence[int] = (1, 2),
     *,
     tokens: Sequence[int] | None = None,
     age_seconds: float = 0.0,
+    pinned: bool = False,
+    num_reads: int = 0,
+    ending: tuple[LeaseState, str] | None = None,
     **changes: Any,
 ) -> Lease:
     """A session lease ``lease-<name>`` of request ``req-<name>``; ``age_seconds`` is how long ago it was granted."""
     held = tuple(range(len(block_ids) * BLOCK_SIZE)) if tokens is None else tuple(tokens)
-    now = time.perf_counter() - age_seconds
-    lease = Lease(
-        lease_id=f"lease-{name}",
-        request_id=f"req-{name}",
-        kind=LeaseKind.SESSION,
-        tenant="default",
-        session_id=f"session-{name}",
-        turn_id=f"turn-{name}",
-        traceparent="",
-        chain=("c1",),
-        offer=an_offer(held, block_ids=block_ids, lease_id=f"lease-{name}", request_id=f"req-{name}"),
-        block_ids=frozenset(block_ids),
-        num_bytes=1024 * len(block_ids),
-        renewed_at=now,
-        deadline=now + 480,
-    )
-    return msgspec.structs.replace(lease, **changes)
+    chain = chain_of(held)
+    granted_at = changes.pop("granted_at", time.perf_counter() - age_seconds)
+    given: dict[str, Any] = {
+        "lease_id": f"lease-{name}",
+        "request_id": f"req-{name}",
+        "kind": LeaseKind.SESSION,
+        "tenant": "default",
+        "session_id": f"session-{name}",
+        "turn_id": f"turn-{name}",
+        "digest_key_id": "k1",
+        "chain": ("c1",),
+        "block_ids": (tuple(block_ids),),
+        "digests": pack(chain.digests),
+        "tail_digest": chain.tail(held, len(held)),
+        "num_tokens": len(held),
+        "fence": (next(_slots), 7),
+        "granted_at": granted_at,
+        "deadline": granted_at + 480,
+    }
+    lease = Lease(**{**given, **changes})
+    lease.pinned, lease.num_reads, lease.ending = pinned, num_reads, ending
+    return lease
+
+
+def covers(tokens: Sequence[int]) -> Callable[[Lease], bool]:
+    """Whether an older lease's tokens are a prefix of these."""
+    chain = chain_of(tokens)
+    return lambda old: chain.tail(tokens, old.num_tokens) == old.tail_digest

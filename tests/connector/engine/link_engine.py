@@ -17,7 +17,7 @@ from connector.protocol import (
     PolicyValues,
     Role,
 )
-from tests.connector.engine.builders import a_lease
+from tests.connector.engine.builders import a_factory, a_lease
 from tests.connector.engine.link_client import LinkClient
 
 
@@ -69,8 +69,8 @@ def load(num_dropped_events: int) -> EngineLoad:
 
 
 def offer_of(lease_id: str, remaining_seconds: float = 480.0, offer: str = "token") -> LeaseOffer:
-    granted = a_lease("a", deadline=time.perf_counter() + remaining_seconds, lease_id=lease_id).granted()
-    return LeaseOffer(lease=granted, offer=offer)
+    lease = a_lease("a", deadline=time.perf_counter() + remaining_seconds, lease_id=lease_id)
+    return LeaseOffer(lease=a_factory().granted(lease), offer=offer)
 
 
 def ended(lease_id: str) -> EngineEvent:
