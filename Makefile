@@ -7,7 +7,7 @@ MAIN := .venv/bin/python
 ENGINE := .venv-engine/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs demo bench bench-prefill prepare browser frontend lock fmt lint \
+.PHONY: help up down status logs demo bench bench-prefill prepare browser frontend lock seams fmt lint \
 	test test-unit test-engine test-frontend test-browser test-e2e
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo '  test-e2e          the whole stack with a real pair of engines'
 	@echo 'make bench-prefill  pulled against recomputed prefill, ours against stock vLLM'
 	@echo 'make bench          every benchmark'
+	@echo 'make seams          which seams of vLLM moved, by release (RELEASES=0.33.0 ARGS=--run); needs the package index'
 	@echo 'make fmt            format the sources'
 	@echo 'make frontend       build the page'
 	@echo 'make lock           write requirements/*.txt anew (needs uv)'
@@ -74,6 +75,9 @@ test-browser:
 
 test-e2e:
 	$(MAIN) -m pytest tests/e2e
+
+seams:
+	@$(ENGINE) -m tests.contract.releases $(RELEASES) $(ARGS)
 
 fmt:
 	$(MAIN) -m ruff check --fix --exit-zero .
