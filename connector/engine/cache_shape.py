@@ -121,13 +121,6 @@ class CacheShape(msgspec.Struct, frozen=True):
         """What an offer names of the blocks that vLLM exports."""
         return [group.exported(ids, num_computed, num_held) for group, ids in zip(self.groups, block_ids, strict=True)]
 
-    def num_blocks(self, num_tokens: int) -> int:
-        """Blocks of the pool that a request of that many tokens holds at most once they are computed."""
-        return sum(
-            1 if group.kind is GroupKind.STATE else group.num_blocks(num_tokens) - group.first_kept_block(num_tokens)
-            for group in self.groups
-        )
-
 
 def plain_shape(block_size: int) -> CacheShape:
     """One group with full attention."""

@@ -1,9 +1,11 @@
 """Opening, matching and writing back a leg: vLLM sees verified facts or none, with the first reason that holds."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from connector.engine.cache_shape import CacheGroup, CacheShape, GroupKind, plain_shape
 from connector.engine.legs import Leg
 from connector.engine.matcher import REMOTE_FIELDS, LegMatcher, clear_remote_fields
 from connector.engine.matching import Match
@@ -13,6 +15,9 @@ from connector.signing import FleetKey
 from tests.connector.engine.builders import BLOCK_SIZE, FINGERPRINT, FLEET_KEY, an_envelope, an_offer
 from tests.connector.engine.requests import a_request, leg_params
 
+PLAIN = plain_shape(BLOCK_SIZE)
+RECURRENT = CacheShape((*PLAIN.groups, CacheGroup(GroupKind.STATE, BLOCK_SIZE)))
+UNKNOWN = CacheShape((CacheGroup(GroupKind.UNKNOWN, BLOCK_SIZE),))
 OTHER_KEY = FleetKey({"k1": b"o" * 32})
 POLICY = PolicyValues(kv_recompute_threshold=1)
 FORGED = {
@@ -26,10 +31,8 @@ FORGED = {
 }
 
 
-def matcher(role: Role = Role.PREFILL, *, allow_partial: bool = True) -> LegMatcher:
-    return LegMatcher(
-        fleet_key=FLEET_KEY, role=role, fingerprint=FINGERPRINT, block_size=BLOCK_SIZE, allow_partial=allow_partial
-    )
+def matcher(role: Role = Role.PREFILL, *, shape: CacheShape = PLAIN) -> LegMatcher:
+    return LegMatcher(fleet_key=FLEET_KEY, role=role, fingerprint=FINGERPRINT, block_size=BLOCK_SIZE, shape=shape)
 
 
 def opened(offer: KvOffer | None, *, role: Role = Role.PREFILL, policy: PolicyValues = POLICY, **envelope: Any) -> Leg:
@@ -125,18 +128,25 @@ def test_a_forged_offer_is_rejected_and_the_leg_goes_on() -> None:
     assert (leg.offer, leg.refusal) == (None, Decision.REJECTED)
 
 
-def test_a_cache_valid_only_as_a_whole_is_not_reused_by_prefill() -> None:
-    params = leg_params(an_envelope(), an_offer())
-    leg = matcher(allow_partial=False).open(a_request(range(9), params), params, POLICY)
+def unsupported_by(shape: CacheShape, role: Role, offer: KvOffer | None) -> bool:
+    params = leg_params(an_envelope(leg=role), offer)
+    leg = matcher(role, shape=shape).open(a_request(range(9), params), params, POLICY)
     assert leg is not None
-    assert leg.refusal is Decision.UNSUPPORTED
+    return leg.refusal is Decision.UNSUPPORTED
 
 
-def test_a_cache_valid_only_as_a_whole_still_goes_from_prefill_to_decode() -> None:
-    params = leg_params(an_envelope(leg=Role.DECODE), an_offer(role=Role.PREFILL))
-    leg = matcher(Role.DECODE, allow_partial=False).open(a_request(range(9), params), params, POLICY)
-    assert leg is not None
-    assert leg.refusal is None
+@pytest.mark.parametrize(
+    ("shape", "is_reused", "is_handed_over"), [(PLAIN, True, True), (RECURRENT, False, True), (UNKNOWN, False, False)]
+)
+def test_a_kind_of_model_that_a_leg_cannot_read_is_told_with_and_without_an_offer(
+    shape: CacheShape, is_reused: bool, is_handed_over: bool
+) -> None:
+    assert unsupported_by(shape, Role.PREFILL, an_offer()) is not is_reused
+    assert unsupported_by(shape, Role.PREFILL, None) is not is_reused
+    assert unsupported_by(shape, Role.DECODE, an_offer(role=Role.PREFILL)) is not is_handed_over
+    assert unsupported_by(shape, Role.DECODE, None) is not is_handed_over
+    assert matcher(Role.DECODE, shape=shape).can_be_read is is_reused
+    assert matcher(Role.PREFILL, shape=shape).can_be_read is is_handed_over
 
 
 # ---------------------------------------------------------------- matching
@@ -172,7 +182,7 @@ def test_the_same_history_is_pulled() -> None:
     [
         {"cache_salt": "salt-of-another-tenant"},
         {"cache_salt": None},
-        {"lora_request": type("Lora", (), {"lora_name": "sql", "lora_path": "/sql"})()},
+        {"lora_request": SimpleNamespace(lora_name="sql", lora_path="/sql", lora_int_id=1)},
     ],
 )
 def test_equal_tokens_of_another_tenant_or_adapter_are_not_shared(changes: dict[str, Any]) -> None:
@@ -192,7 +202,16 @@ def test_another_image_behind_equal_placeholder_tokens_diverges() -> None:
     assert matched(a_request(range(14)), held).num_pull_tokens == 4
 
 
-@pytest.mark.parametrize("changes", [{"skip_reading_prefix_cache": True}, {"prompt_token_ids": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"skip_reading_prefix_cache": True},
+        {"prompt_token_ids": None},
+        {"prompt_embeds": object()},
+        {"resumable": True},
+        {"lora_request": SimpleNamespace(lora_name="sql", lora_path="/sql", lora_int_id=1, load_inplace=True)},
+    ],
+)
 def test_a_request_that_must_not_use_cached_kv_takes_none(changes: dict[str, Any]) -> None:
     assert matched(a_request(range(14), **changes), offer_for(a_request(range(12)))) == Match(
         decision=Decision.UNSUPPORTED

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connector.engine.cache_shape import plain_shape
 from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill
 from connector.protocol import Decision, PolicyValues, Role
 from tests.connector.engine.builders import BLOCK_SIZE, an_offer, chain_of, naive_common_blocks
@@ -19,7 +20,7 @@ def facts(tokens: list[int], num_local_tokens: int = 0, block_size: int = BLOCK_
         num_local_tokens=num_local_tokens,
         block_size=block_size,
         digests=chain.digests,
-        tail_digest=chain.tail(tokens, len(tokens)),
+        tail_of=lambda num_tokens: chain.tail(tokens, num_tokens),
     )
 
 
@@ -27,12 +28,12 @@ def prefill(
     held: list[int], prompt: list[int], *, local: int = 0, threshold: int = 1, block_size: int = BLOCK_SIZE
 ) -> Match:
     policy = PolicyValues(kv_recompute_threshold=threshold)
-    return match_prefill(an_offer(held, block_size), facts(prompt, local, block_size), policy)
+    return match_prefill(an_offer(held, block_size), facts(prompt, local, block_size), policy, plain_shape(block_size))
 
 
-def decode(held: list[int], prompt: list[int], *, local: int = 0, allow_partial: bool = True) -> Match:
+def decode(held: list[int], prompt: list[int], *, local: int = 0) -> Match:
     offer = an_offer(held, role=Role.PREFILL)
-    return match_decode(offer, facts(prompt, local), allow_partial=allow_partial)
+    return match_decode(offer, facts(prompt, local), plain_shape(BLOCK_SIZE))
 
 
 HISTORY = list(range(100))
@@ -120,7 +121,7 @@ def test_a_local_hit_in_front_leaves_only_the_rest_to_pull() -> None:
 def test_decode_takes_the_whole_prompt_with_its_partial_block() -> None:
     match = decode(HISTORY[:10], HISTORY[:10])
     assert match == Match(
-        decision=Decision.PULLED, num_verified_tokens=10, num_pull_tokens=10, num_blocks=3, is_whole_prompt=True
+        decision=Decision.PULLED, num_verified_tokens=10, num_pull_tokens=10, num_blocks=3, is_whole_offer=True
     )
 
 
@@ -158,16 +159,6 @@ def test_decode_without_a_common_block_recomputes() -> None:
     assert decode([9, 9, 9, 9, 9], HISTORY[:5]) == Match(decision=Decision.PREFIX_DIVERGED)
 
 
-@pytest.mark.parametrize("prompt", [HISTORY[:9], HISTORY[:11], [*HISTORY[:9], 99], [99] * 10])
-def test_a_cache_valid_only_as_a_whole_is_never_trimmed(prompt: list[int]) -> None:
-    assert decode(HISTORY[:10], prompt, allow_partial=False) == Match(decision=Decision.UNSUPPORTED)
-
-
-def test_a_cache_valid_only_as_a_whole_is_pulled_as_a_whole() -> None:
-    match = decode(HISTORY[:10], HISTORY[:10], allow_partial=False)
-    assert (match.decision, match.num_pull_tokens, match.is_whole_prompt) == (Decision.PULLED, 10, True)
-
-
 @pytest.mark.parametrize("local", [8, 12])
 def test_decode_pulls_nothing_that_it_holds(local: int) -> None:
     match = decode(HISTORY[:9], [*HISTORY[:8], 99, 99, 99, 99, 99], local=local)
@@ -193,16 +184,16 @@ def test_prefill_never_takes_more_than_the_true_common_prefix(
 
 
 @DETERMINISTIC
-@given(NARROW_TOKENS, NARROW_TOKENS.filter(bool), st.integers(0, 6), st.booleans())
+@given(NARROW_TOKENS, NARROW_TOKENS.filter(bool), st.integers(0, 6))
 def test_decode_never_takes_more_than_the_true_common_prefix(
-    held: list[int], prompt: list[int], local_blocks: int, allow_partial: bool
+    held: list[int], prompt: list[int], local_blocks: int
 ) -> None:
     local = min(local_blocks, (len(prompt) - 1) // BLOCK_SIZE) * BLOCK_SIZE
-    match = decode(held, prompt, local=local, allow_partial=allow_partial)
+    match = decode(held, prompt, local=local)
     common = naive_common_blocks(held, prompt, BLOCK_SIZE) * BLOCK_SIZE
-    may_take = len(prompt) if held == prompt else common * allow_partial
+    may_take = len(prompt) if held == prompt else common
     assert match.num_verified_tokens <= may_take
     assert match.num_pull_tokens == max(0, may_take - local)
-    assert match.is_whole_prompt == (held == prompt and match.num_pull_tokens > 0)
+    assert match.is_whole_offer == (held == prompt and match.num_pull_tokens > 0)
     if match.num_pull_tokens:
         assert match.num_blocks == -(-may_take // BLOCK_SIZE)
