@@ -51,7 +51,7 @@ TICK_SECONDS = 1.0
 class LinkCallbacks(msgspec.Struct, frozen=True):
     """What the thread asks of the engine. All are cheap reads or one assignment, safe beside the scheduler thread.
 
-    ``tick`` is called about once a second, agent or no agent.
+    ``tick`` is called about once a second, agent or no agent; ``wake`` whenever there is something for the next step.
     """
 
     hello: Callable[[], EngineHello]
@@ -61,6 +61,7 @@ class LinkCallbacks(msgspec.Struct, frozen=True):
     is_known: Callable[[str], bool]
     set_peers: Callable[[SetPeers], None] = lambda _message: None
     tick: Callable[[], object] = lambda: None
+    wake: Callable[[], None] = lambda: None
     reset_cache: Callable[[ResetCache], None] = lambda _message: None
 
 
@@ -168,6 +169,7 @@ class EngineLink:
         if isinstance(message, SetPolicy):
             applied = self._callbacks.set_policy(message)
             self._has_policy.set()
+            self._callbacks.wake()
             self._transmit(applied)
         elif isinstance(message, SetPeers):
             self._callbacks.set_peers(message)
@@ -187,6 +189,7 @@ class EngineLink:
             self._transmit(CommandDone(command_id=command.command_id, outcome="failed", detail="inbox full"))
         else:
             self._inbox.append(command)
+            self._callbacks.wake()
 
     def _flush(self) -> None:
         while self._outbox and self._connection is not None:
