@@ -16,7 +16,7 @@ from connector.protocol import (
     FeedToRouter,
     ReleaseLease,
 )
-from connector.router.fleet import Fleet
+from connector.router.fleet import Fleet, dialable
 from connector.router.metrics import Metrics
 from connector.router.reconnect import Complaints, delays
 
@@ -89,7 +89,7 @@ class FeedClient:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 socket = await session.ws_connect(
-                    self.url,
+                    dialable(self.url),
                     headers=self._headers,
                     heartbeat=PING_SECONDS,
                     max_msg_size=MAX_MESSAGE_BYTES,
@@ -102,7 +102,7 @@ class FeedClient:
                 await self._follow(socket, sequence)
         except FeedLostError as error:
             self._complaints.tell("feed_lost", self.engine, str(error))
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             self._complaints.tell("feed_unreachable", self.engine, str(error) or type(error).__name__)
         finally:
             self.was_tried.set()

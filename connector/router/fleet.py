@@ -27,6 +27,18 @@ _SERVING_STATES = frozenset(("ready", "silent"))
 """``silent``: its agent isn't heard, which says nothing about the engine. The router serves on without agents."""
 
 
+def dialable(url: str) -> URL:
+    """The URL as a connection takes it; raises ``ValueError`` for one without a host.
+
+    RFC 6874 writes a scope id's percent sign as ``%25``, and the resolver wants the sign itself.
+    """
+    before, bracket, after = url.partition("]")
+    parsed = URL(before.replace("%25", "%") + bracket + after if "[" in before else url, encoded=True)
+    if not parsed.host:
+        raise ValueError("it names no host")
+    return parsed
+
+
 class Engine:
     """One engine and what is in flight to it. Lives as long as snapshots name it."""
 
@@ -43,6 +55,7 @@ class Engine:
         self.is_late_with_notices = False
         self._avoid_until = 0.0
         self._urls: dict[str, URL] = {}
+        self._base = ""
         self.take_facts(facts)
 
     def take_facts(self, facts: FleetEngine) -> None:
@@ -54,7 +67,8 @@ class Engine:
         self.facts = facts
         self._urls = {}
         try:
-            self._is_reachable = URL(facts.engine_url).host is not None
+            self._base = str(dialable(facts.engine_url)).rstrip("/")
+            self._is_reachable = True
         except ValueError as error:
             self._is_reachable = False
             log.warning("event=bad_engine_url engine=%s url=%s error=%s", facts.name, facts.engine_url, error)
@@ -97,7 +111,7 @@ class Engine:
     def url(self, path: str) -> URL:
         url = self._urls.get(path)
         if url is None:
-            url = self._urls[path] = URL(self.facts.engine_url.rstrip("/") + path, encoded=True)
+            url = self._urls[path] = URL(self._base + path, encoded=True)
         return url
 
 

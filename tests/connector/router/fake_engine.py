@@ -19,7 +19,7 @@ from connector.protocol import (
     Role,
 )
 from connector.signing import FleetKey
-from tests.connector.router.fake_feed import FakeFeed
+from tests.connector.router.fake_feed import FakeFeed, bracketed
 from tests.connector.router.sse import reply_stream
 
 ENGINE_KEY = "engine-key-test"
@@ -44,10 +44,11 @@ Script = Callable[[web.BaseRequest, Received], Awaitable[web.StreamResponse | No
 class FakeEngine:
     """Set ``script`` to misbehave, ``events`` to say something else, ``gate`` to hold each event back."""
 
-    def __init__(self, name: str, role: Role, fleet_key: FleetKey) -> None:
+    def __init__(self, name: str, role: Role, fleet_key: FleetKey, host: str = "127.0.0.1") -> None:
         self.name = name
         self.role = role
-        self.feed = FakeFeed(name)
+        self.host = host
+        self.feed = FakeFeed(name, host)
         self.received: list[Received] = []
         self.num_aborted = 0
         self.num_model_lists = 0
@@ -67,13 +68,13 @@ class FakeEngine:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{bracketed(self.host)}:{self.port}"
 
     async def start(self) -> None:
         server = web.Server(self._serve, handler_cancellation=True, access_log=None, request_factory=_big_request)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.2)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, self.host, self.port).start()
         self.port = self._runner.addresses[0][1]
         await self.feed.start()
 

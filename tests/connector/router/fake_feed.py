@@ -25,11 +25,17 @@ FEED_TOKEN = "bh_feed_test"
 Change = LeaseOffer | LeaseRenewed | LeaseEnded | EngineChanged | LoadChanged
 
 
+def bracketed(host: str) -> str:
+    """The host as a URL holds it."""
+    return f"[{host}]" if ":" in host else host
+
+
 class FakeFeed:
     """Holds an engine's leases; what is pushed reaches every connected router in order."""
 
-    def __init__(self, engine_name: str) -> None:
+    def __init__(self, engine_name: str, host: str = "127.0.0.1") -> None:
         self.engine_name = engine_name
+        self.host = host
         self.state = EngineState.READY
         self.incarnation = f"{engine_name}-1"
         self.leases: dict[str, LeaseOffer] = {}
@@ -45,12 +51,12 @@ class FakeFeed:
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/feed"
+        return f"ws://{bracketed(self.host)}:{self.port}/feed"
 
     async def start(self) -> None:
         self._runner = web.ServerRunner(web.Server(self._serve, access_log=None))
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, self.host, self.port).start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
