@@ -19,13 +19,15 @@ class Leg(msgspec.Struct, kw_only=True):
     """Mutable state of one request that came with a valid envelope.
 
     ``policy`` is the one snapshot it reads, ``key`` the one that its offer was verified with. ``digest_key_id`` names
-    the key that the digests of ``chain`` were made with.
+    the key that the digests of ``chain`` were made with. ``refused`` is a verified offer of a known engine that can't
+    be used here; its source may still be told so.
     """
 
     role: Role
     envelope: LegEnvelope
     policy: PolicyValues
     offer: KvOffer | None = None
+    refused: KvOffer | None = None
     refusal: Decision | None = None
     key: FleetKey | None = None
     chain: DigestChain | None = None
@@ -36,6 +38,11 @@ class Leg(msgspec.Struct, kw_only=True):
     num_local_tokens: int = 0
     num_pulled_tokens: int = 0
     is_reported: bool = False
+
+    @property
+    def source(self) -> KvOffer | None:
+        """Who holds blocks for this leg, whether or not it reads them."""
+        return self.offer or self.refused
 
     def settle(self, outcome: TransferOutcome) -> None:
         """The transfer has the last word on a decision to pull."""

@@ -237,12 +237,21 @@ class FencedNixlAgent:
     def get_new_notifs(self, *args: Any, **kwargs: Any) -> dict[str, list[bytes]]:
         """Read notices of kept leases are counted and held back: vLLM would free the blocks."""
         with self._lock:
-            fresh: dict[str, list[bytes]] = self._agent.get_new_notifs(*args, **kwargs)
+            fresh = self._fresh_notices(*args, **kwargs)
             merged, self._stashed_notifs = self._stashed_notifs, {}
-            for agent, messages in fresh.items():
-                self._note_serving(messages)
-                merged.setdefault(agent, []).extend(messages)
+        for agent, messages in fresh.items():
+            self._note_serving(messages)
+            merged.setdefault(agent, []).extend(messages)
         return self.notices.sort(merged)
+
+    def _no_notices(self, *_: Any, **__: Any) -> dict[str, list[bytes]]:
+        return {}
+
+    @guards.contained(_no_notices)
+    def _fresh_notices(self, *args: Any, **kwargs: Any) -> dict[str, list[bytes]]:
+        """vLLM would let its worker die of an exception here."""
+        fresh: dict[str, list[bytes]] = self._agent.get_new_notifs(*args, **kwargs)
+        return fresh
 
     def progress(self) -> None:
         """Lets NIXL serve peers while the engine is idle. Safe from another thread."""

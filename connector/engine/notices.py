@@ -32,6 +32,10 @@ class ReadNotices:
         self._reads: list[str] = []
         self._passed_reads: set[str] = set()
 
+    def _none(self, _fresh: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+        return {}
+
+    @guards.contained(_none)
     def sort(self, fresh: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
         """What vLLM is to see, by sending agent, of these and of those that had to wait."""
         waiting, self._waiting = self._waiting, []

@@ -2,7 +2,12 @@
 
 import logging
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from connector.engine import guards
+
+if TYPE_CHECKING:
+    from connector.engine.metadata import WorkerReport
 
 logger = logging.getLogger("vllm.backhaul.quarantine")
 
@@ -14,9 +19,10 @@ class BlockQuarantine:
         self._cache_manager: Any = None
         self._open_ranks: Counter[str] = Counter()
         self._held: dict[str, list[Any]] = {}
+        self._not_held: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._not_held)
 
     @property
     def num_blocks(self) -> int:
@@ -24,6 +30,32 @@ class BlockQuarantine:
 
     def bind(self, cache_manager: Any) -> None:
         self._cache_manager = cache_manager
+
+    def follow(self, output: Any, report: "WorkerReport") -> None:
+        """``output`` is what vLLM is about to act on. A request whose blocks can't be held has not finished yet, so
+        that vLLM keeps them itself, until its READs have ended."""
+        self.note(report.quarantined)
+        for request_id in output.failed_recving or ():
+            if not self._is_held(request_id):
+                self._not_held.add(request_id)
+        self.end(report.ended)
+        self._let_finish(output)
+
+    def _is_not_held(self, request_id: str) -> bool:
+        return self._open_ranks[request_id] <= 0
+
+    @guards.contained(_is_not_held)
+    def _is_held(self, request_id: str) -> bool:
+        self.hold(request_id)
+        return True
+
+    def _let_finish(self, output: Any) -> None:
+        """vLLM has noted the failure already; only the end of the receive is told later."""
+        if not self._not_held:
+            return
+        waiting = {request_id for request_id in self._not_held if self._open_ranks[request_id] > 0}
+        over, self._not_held = self._not_held - waiting, waiting
+        output.finished_recving = ((output.finished_recving or set()) | over) - waiting
 
     def note(self, request_ids: list[str]) -> None:
         """One entry per rank whose READ is late."""

@@ -29,6 +29,8 @@ class TransferBook:
 
     def note(self, transfers: list[RankTransfer]) -> None:
         for transfer in transfers:
+            if transfer.request_id not in self._legs:
+                continue  # of a stock peer, which no leg is waiting for
             self._ranks.setdefault(transfer.request_id, []).append(transfer)
             self._reported_at[transfer.request_id] = time.perf_counter()
 

@@ -21,6 +21,7 @@ class WorkerLeases:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._kept or request_id in self._early_releases
 
+    @guards.contained(guards.nothing)
     def obey(self, orders: SchedulerOrders) -> None:
         """Before vLLM's part of a step: a word stands before its request can be offered."""
         for request_id in orders.dropped_words:
@@ -30,6 +31,7 @@ class WorkerLeases:
         self._kept.update(orders.kept_requests)
         self._kept.difference_update(orders.unkept_requests)
 
+    @guards.contained(guards.nothing)
     def follow(self, orders: SchedulerOrders) -> None:
         """After vLLM's part, which knows this step's new leases."""
         now = time.perf_counter()
@@ -69,5 +71,6 @@ class WorkerLeases:
         for request_id in finished:
             self._memory.drop_word(request_id)
 
+    @guards.contained(guards.nothing)
     def forget(self, finished: set[str]) -> None:
         self._kept -= finished

@@ -40,6 +40,7 @@ class WorkerPulls:
     def _open_requests(self) -> set[str]:
         return {pull.context.request_id for pull in self._agent.pulls.values()}
 
+    @guards.contained(guards.nothing)
     def obey(self, orders: SchedulerOrders, to_receive: dict[str, Any]) -> None:
         self._engine_deadline_seconds = orders.pull_deadline_seconds
         self._agent.fence_targets.update(orders.fence_targets)

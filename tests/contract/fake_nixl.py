@@ -19,6 +19,7 @@ class FakeHandle:
 
     def __init__(self, operation: str, **facts: Any) -> None:
         self.operation = operation
+        self.operation_of = "fence" if "remote_agent" in facts else "data"
         self.facts = facts
         self.state: str | Exception = "PROC"
         self.is_released = False

@@ -8,15 +8,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker, pull_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 
-from connector.engine import deadlines, idle_progress, nixl_agent, pulls, worker, worker_leases, worker_pulls
+from connector.engine import (
+    base_classes,
+    deadlines,
+    idle_progress,
+    nixl_agent,
+    pulls,
+    worker,
+    worker_leases,
+    worker_pulls,
+)
 from connector.engine.metadata import BackhaulMetadata, FenceTarget, SchedulerOrders, WorkerReport
 from connector.engine.options import EngineOptions
 from connector.engine.worker import BackhaulWorker
 from connector.protocol import PolicyValues
 from tests.contract.fake_nixl import FakeNixl
+from tests.contract.release_state import as_in_this_release
 
 PEER = "peer-boot"
 GENERATION = 77
@@ -41,8 +50,7 @@ OURS = (
     idle_progress,
     nixl_agent,
     pulls,
-    base_worker,
-    pull_worker,
+    *base_classes.WORKER_MODULES,
 )
 """Modules that read the clock."""
 
@@ -82,7 +90,7 @@ class FakeTopology:
 def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int, own: str = "own-boot", peer: str = PEER) -> dict[str, Any]:
     """What vLLM 0.32's own ``__init__`` and a handshake with the peer leave behind, as far as pulls read it."""
     ranks = tuple(range(num_ranks))
-    return {
+    state = {
         "nixl_wrapper": nixl,
         "engine_id": own,
         "tp_rank": 0,
@@ -105,7 +113,7 @@ def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int, own: str = "own-boot",
         "_lease_extension": 20,
         "_hb_handshake_notif_only": False,
         "_engine_ttl": 0,
-        "kv_cache_config": SimpleNamespace(transfer_groups=[None]),
+        "kv_cache_config": SimpleNamespace(kv_cache_groups=[None], transfer_groups=[None]),
         "transfer_topo": FakeTopology(num_ranks),
         "tp_mappings": {
             peer: SimpleNamespace(all_source_ranks=ranks, source_ranks_per_group=[ranks], local_consumers=1)
@@ -142,6 +150,7 @@ def state_of_vllms_worker(nixl: FakeNixl, num_ranks: int, own: str = "own-boot",
         "expected_consumer_notifications_by_req": {},
         "xfer_stats": NixlKVConnectorStats(),
     }
+    return as_in_this_release(state)
 
 
 class WorkerBench:
@@ -151,9 +160,7 @@ class WorkerBench:
             monkeypatch.setattr(module, "time", self.clock)
         self.nixl = FakeNixl()
         state = state_of_vllms_worker(self.nixl, num_ranks)
-        monkeypatch.setattr(
-            pull_worker.NixlPullConnectorWorker, "__init__", lambda self, *_arguments: self.__dict__.update(state)
-        )
+        monkeypatch.setattr(base_classes.VllmWorker, "__init__", lambda self, *_arguments: self.__dict__.update(state))
         self.worker = BackhaulWorker(None, "own-boot", None, OPTIONS)
         self.stats: NixlKVConnectorStats = self.worker.xfer_stats
         self.addresses = {rank: 0x7000 + 0x100 * rank for rank in range(num_ranks)}

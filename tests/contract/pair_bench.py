@@ -1,0 +1,444 @@
+"""A prefill and a decode engine without a model: vLLM's own schedulers, cache managers and pull workers, our connector
+in each, and NIXL agents that reach each other. A block "holds" a hash of its tokens' prefix: a wrong block is seen."""
+
+import functools
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from vllm import SamplingParams
+from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from connector.engine.base_classes import VllmWorker, rank_key
+from connector.engine.fence import NUM_LANDING_WORDS
+from connector.engine.metadata import WorkerReport
+from connector.engine.options import EngineOptions
+from connector.engine.worker import BackhaulWorker
+from connector.protocol import (
+    EngineEvent,
+    LeaseEnded,
+    LeaseOffer,
+    LegDecided,
+    LegEnvelope,
+    PolicyValues,
+    Role,
+    TransferRecorded,
+)
+from tests.connector.engine.builders import BLOCK_SIZE, FLEET_KEY, SECRET, an_envelope
+from tests.contract.fake_nixl import FakeHandle
+from tests.contract.release_state import results_in_this_release
+from tests.contract.wired_nixl import Wire, WiredNixl, remote_side
+from tests.contract.worker_bench import ManualClock, state_of_vllms_worker
+
+BOOT = {Role.PREFILL: "p-boot", Role.DECODE: "d-boot"}
+SALT = "salt-of-default"
+MAX_STEPS = 60
+PROMPT = list(range(1, 19))
+"""Four blocks and a half."""
+WRONG = "wrong KV"
+
+
+def value_after(before: int, token: int) -> int:
+    """What a model would leave in the cache for this token after that prefix."""
+    return hash((before, token, SALT))
+
+
+def reply_of(prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """What the engine must answer, whatever it reused."""
+    value, reply = 0, []
+    for token in prompt:
+        value = value_after(value, token)
+    for _ in range(num_tokens):
+        reply.append(value % 90 + 1)
+        value = value_after(value, reply[-1])
+    return reply
+
+
+@functools.cache
+def a_model(folder: Path) -> ModelConfig:
+    facts = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 8,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_hidden_layers": 2,
+        "intermediate_size": 8,
+        "vocab_size": 100,
+        "max_position_embeddings": 512,
+        "torch_dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(facts))
+    return ModelConfig(
+        model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=512, enforce_eager=True
+    )
+
+
+@functools.cache
+def a_vllm_config(folder: Path, role: Role, num_blocks: int) -> VllmConfig:
+    """vLLM's own; made once per role, since it takes seconds."""
+    init_none_hash(sha256)
+    key_file = folder / "fleet.key"
+    key_file.write_text(f"k1 {SECRET.hex()}")
+    key_file.chmod(0o600)
+    extra = {
+        "bidirectional_kv_xfer": True,
+        "backhaul_engine_name": f"{role.value}-0",
+        "backhaul_link_path": str(folder / f"{role.value}.sock"),
+        "backhaul_fleet_key_file": str(key_file),
+        "backhaul_idle_poll_ms": 0,
+        "backhaul_idle_wait_ms": 0,
+        "backhaul_cpu_yield_ms": 0,
+        "backhaul_policy_wait_seconds": 0,
+    }
+    transfer = KVTransferConfig(
+        kv_connector="NixlConnector",
+        kv_connector_module_path="connector.engine.connector",
+        kv_role="kv_producer" if role is Role.PREFILL else "kv_consumer",
+        kv_load_failure_policy="recompute",
+        kv_buffer_device="cpu",
+        engine_id=BOOT[role],
+        kv_connector_extra_config=extra,
+    )
+    scheduler = SchedulerConfig(
+        max_num_seqs=8,
+        max_num_batched_tokens=256,
+        max_model_len=512,
+        is_encoder_decoder=False,
+        async_scheduling=False,
+    )
+    config = VllmConfig(
+        model_config=a_model(folder),
+        cache_config=CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=True),
+        scheduler_config=scheduler,
+        kv_transfer_config=transfer,
+        device_config=DeviceConfig("cpu"),
+    )
+    config.cache_config.block_size = BLOCK_SIZE
+    config.cache_config.num_gpu_blocks = num_blocks
+    return config
+
+
+def a_cache_config(num_blocks: int) -> KVCacheConfig:
+    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32)
+    groups = [KVCacheGroupSpec(layer_names=["a", "b"], kv_cache_spec=spec)]
+    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+class Engine:
+    """One engine: scheduler process and ``num_ranks`` workers. The model is replaced by ``_execute``."""
+
+    def __init__(self, folder: Path, wire: Wire, role: Role, *, num_ranks: int, num_blocks: int, **policy: Any) -> None:
+        self.role = role
+        self.num_blocks = num_blocks
+        config = a_vllm_config(folder, role, num_blocks)
+        self.scheduler = Scheduler(
+            vllm_config=config,
+            kv_cache_config=a_cache_config(num_blocks),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK_SIZE,
+            log_stats=False,
+        )
+        connector: Any = self.scheduler.connector
+        self.core = connector._scheduler
+        self.set_policy(**policy)
+        self.sent: list[Any] = []
+        self.core.reporter.send = self.sent.append
+        self.nixls: list[WiredNixl] = []
+        self.workers = [self._worker(wire, rank, num_ranks) for rank in range(num_ranks)]
+        self._aggregator = KVOutputAggregator(num_ranks)
+        self._hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
+        self.answers: dict[str, list[int]] = {}
+        self.finished: dict[str, dict[str, Any] | None] = {}
+
+    def _worker(self, wire: Wire, rank: int, num_ranks: int) -> BackhaulWorker:
+        nixl = WiredNixl(wire, f"{self.role.value}-{rank}", {}, BLOCK_SIZE)
+        self.nixls.append(nixl)
+        other = Role.DECODE if self.role is Role.PREFILL else Role.PREFILL
+        peer, agent = BOOT[other], f"{other.value}-{rank}"
+        state = state_of_vllms_worker(nixl, 1, BOOT[self.role], peer)
+        plan = SimpleNamespace(all_source_ranks=(rank,), source_ranks_per_group=[(rank,)], local_consumers=1)
+        state |= {
+            "tp_rank": rank,
+            "tp_mappings": {peer: plan},
+            "dst_xfer_side_handles": {peer: {rank: remote_side(agent)}},
+            "_remote_agents": {peer: {rank_key(rank): agent}},
+        }
+        options = EngineOptions(
+            engine_name=f"{self.role.value}-0",
+            link_path=Path("unused"),
+            fleet_key_file=Path("unused"),
+            is_prefill=self.role is Role.PREFILL,
+            idle_poll_ms=0.0,
+            idle_wait_ms=0.0,
+            cpu_yield_ms=0.0,
+            policy=PolicyValues(),
+        )
+        with patch.object(VllmWorker, "__init__", lambda worker, *_: worker.__dict__.update(state)):
+            worker = BackhaulWorker(None, BOOT[self.role], None, options)
+        self.core.factory.fence_address_of_rank[rank] = worker._fence_memory.address
+        return worker
+
+    def set_policy(self, **values: Any) -> None:
+        self.core.live_policy.set(self.core.live_policy.revision + 1, PolicyValues(**values))
+
+    # ------------------------------------------------ requests
+
+    def add(
+        self, request_id: str, tokens: Sequence[int], params: dict[str, Any] | None, max_tokens: int = 1
+    ) -> Request:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        sampling.extra_args = {"kv_transfer_params": params} if params else None
+        request = Request(request_id, list(tokens), sampling, None, cache_salt=SALT, block_hasher=self._hasher)
+        self.answers[request_id] = []
+        self.scheduler.add_request(request)
+        return request
+
+    def abort(self, request_id: str) -> None:
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+
+    def preempt(self, request_id: str) -> None:
+        """As vLLM does for want of blocks."""
+        request = self.scheduler.requests[request_id]
+        self.scheduler.running.remove(request)
+        self.scheduler._preempt_request(request, 0.0)
+
+    def status(self, request_id: str) -> RequestStatus | None:
+        request = self.scheduler.requests.get(request_id)
+        return request.status if request is not None else None
+
+    # ------------------------------------------------ the step
+
+    def step(self) -> None:
+        planned = self.scheduler.schedule()
+        orders = pickle.dumps(planned.kv_connector_metadata)
+        for worker in self.workers:
+            worker.start_load_kv(pickle.loads(orders))  # noqa: S301 - as vLLM's executor sends it
+        sampled = self._execute(planned)
+        outputs: list[Any] = [self._rank_output(worker, sampled) for worker in self.workers]
+        merged = self._aggregator.aggregate(outputs)
+        for batch in self.scheduler.update_from_output(planned, merged).values():
+            for output in batch.outputs:
+                self.answers[output.request_id] += output.new_token_ids
+                if output.finish_reason is not None:
+                    self.finished[output.request_id] = output.kv_transfer_params
+
+    def _execute(self, planned: Any) -> dict[str, list[int]]:
+        """Computes what was scheduled, from what the blocks really hold."""
+        sampled: dict[str, list[int]] = {}
+        for request_id, num_tokens in planned.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request_id)
+            end = request.num_computed_tokens
+            values = [self._compute(nixl, request, blocks, end - num_tokens, end) for nixl in self.nixls]
+            sampled[request_id] = [values[0] % 90 + 1] if end == request.num_tokens else []
+        return sampled
+
+    def _compute(self, nixl: WiredNixl, request: Request, blocks: list[int], start: int, end: int) -> int:
+        value = 0
+        for position, token in enumerate(request.all_token_ids[:end]):
+            value = value_after(value, token)
+            place = blocks[position // BLOCK_SIZE], position % BLOCK_SIZE
+            if position >= start:
+                nixl.blocks[place] = value
+            assert nixl.blocks.get(place) == value, f"{WRONG}: {request.request_id} at token {position}"
+        return value
+
+    def _rank_output(self, worker: BackhaulWorker, sampled: dict[str, list[int]]) -> ModelRunnerOutput:
+        results = worker.get_transfer_results()
+        output = KVConnectorOutput(
+            **results_in_this_release(results),
+            invalid_block_ids=worker.get_block_ids_with_load_errors(),
+            kv_connector_worker_meta=self._as_sent(worker.take_report()),
+        )
+        return ModelRunnerOutput(
+            req_ids=list(sampled),
+            req_id_to_index={request_id: index for index, request_id in enumerate(sampled)},
+            sampled_token_ids=list(sampled.values()),
+            kv_connector_output=output,
+        )
+
+    def _as_sent(self, report: WorkerReport | None) -> WorkerReport | None:
+        sent: WorkerReport | None = pickle.loads(pickle.dumps(report))  # noqa: S301 - between processes
+        return sent
+
+    def run(self, *request_ids: str) -> None:
+        """Until all of these have finished."""
+        for _ in range(MAX_STEPS):
+            if all(request_id in self.finished for request_id in request_ids):
+                return
+            self.step()
+        raise AssertionError(f"{request_ids} not finished: {[self.status(name) for name in request_ids]}")
+
+    def settle(self) -> None:
+        """A few steps more, for what is reported and freed after the end."""
+        for _ in range(6):
+            self.step()
+
+    # ------------------------------------------------ what can be seen
+
+    @property
+    def num_free_blocks(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def events(self, kind: type) -> list[Any]:
+        return [sent.event for sent in self.sent if isinstance(sent, EngineEvent) and isinstance(sent.event, kind)]
+
+    def transfers(self) -> list[tuple[str, str]]:
+        return [(str(event.outcome), event.reason) for event in self.events(TransferRecorded)]
+
+    def decisions(self) -> list[str]:
+        return [str(event.decision) for event in self.events(LegDecided)]
+
+    def leases(self) -> list[LeaseOffer]:
+        return [sent for sent in self.sent if isinstance(sent, LeaseOffer)]
+
+    def endings(self) -> list[tuple[str, str]]:
+        return [(str(event.state), event.reason) for event in self.events(LeaseEnded)]
+
+    def leftovers(self) -> list[str]:
+        """Tables that still know a request, by name; leases are named too, and blocks that are not free."""
+        found = [name for name, place in self._tables().items() if len(place)]
+        num_held = self.num_blocks - 1 - self.num_free_blocks
+        return found + ([f"{num_held} blocks"] if num_held else [])
+
+    def _tables(self) -> dict[str, Any]:
+        core, scheduler = self.core, self.scheduler
+        tables: dict[str, Any] = {
+            "requests": scheduler.requests,
+            "finished_recving": scheduler.finished_recving_kv_req_ids,
+            "failed_recving": scheduler.failed_recving_kv_req_ids,
+            "legs": core.legs,
+            "fence slots": core.fence._slots._held,
+            "transfers": core.transfers._legs,
+            "ranks": core.transfers._ranks,
+            "leases": list(core.control.table),
+            "quarantine": range(len(core.quarantine)),
+            "quarantine ranks": core.quarantine._open_ranks,
+            "heartbeats": core._heartbeat_by_engine,
+            "own deadlines": core.pull_deadlines,
+        }
+        for worker in self.workers:
+            tables |= {f"{name} {worker.tp_rank}": place for name, place in self._tables_of(worker).items()}
+        return tables
+
+    def _tables_of(self, worker: BackhaulWorker) -> dict[str, Any]:
+        agent, pulls, memory = worker._agent, worker._pulls, worker._fence_memory
+        return {
+            "pulls": agent.pulls,
+            "fence targets": agent.fence_targets,
+            "stray fences": agent.stray_fences,
+            "deadlines": pulls.deadlines,
+            "late reads": pulls.late,
+            "late metas": pulls.late.metas,
+            "kept": worker._leases._kept,
+            "early releases": worker._leases._early_releases,
+            "words": range(memory.num_words),
+            "landings": range(NUM_LANDING_WORDS - memory.num_free_landings),
+            "early notices": range(agent.notices.num_waiting),
+            "receiving": worker._recving_metadata,
+            "reads": worker._recving_transfers,
+            "failures": worker._recv_failures,
+            "to send": worker._reqs_to_send,
+            "to process": worker._reqs_to_process,
+            "live handles": agent._agent.live_handles(),
+        }
+
+    def close(self) -> None:
+        self.core.reporter.close()
+
+
+class Pair:
+    def __init__(
+        self, folder: Path, clock: ManualClock, *, num_ranks: int = 1, num_blocks: int = 64, **policy: Any
+    ) -> None:
+        self.clock = clock
+        self.wire = Wire()
+        given = {"kv_recompute_threshold": 1, **policy}
+        self.prefill, self.decode = (
+            Engine(folder, self.wire, role, num_ranks=num_ranks, num_blocks=num_blocks, **given)
+            for role in (Role.PREFILL, Role.DECODE)
+        )
+
+    def close(self) -> None:
+        self.prefill.close()
+        self.decode.close()
+
+    def envelope(self, role: Role, turn: str, **changes: Any) -> LegEnvelope:
+        return an_envelope(**{"leg": role, "turn_id": turn, "session_id": turn, **changes})
+
+    def params(self, role: Role, turn: str, offer: str | None, **envelope: Any) -> dict[str, Any]:
+        signed = FLEET_KEY.sign("envelope", self.envelope(role, turn, **envelope))
+        is_prefill = role is Role.PREFILL
+        return {
+            "do_remote_decode": is_prefill,
+            "do_remote_prefill": not is_prefill,
+            "backhaul": {"envelope": signed, "offer": offer},
+        }
+
+    def start_prefill(self, turn: str, tokens: Sequence[int], offer: str | None = None, **envelope: Any) -> str:
+        """The request's id."""
+        request_id = f"p-{turn}"
+        self.prefill.add(request_id, tokens, self.params(Role.PREFILL, turn, offer, **envelope))
+        return request_id
+
+    def start_decode(
+        self, turn: str, tokens: Sequence[int], offer: str | None, num_tokens: int = 3, **envelope: Any
+    ) -> str:
+        request_id = f"d-{turn}"
+        self.decode.add(request_id, tokens, self.params(Role.DECODE, turn, offer, **envelope), num_tokens)
+        return request_id
+
+    def prefilled(self, turn: str, tokens: Sequence[int], offer: str | None = None, **envelope: Any) -> str:
+        """P's offer for D."""
+        request_id = self.start_prefill(turn, tokens, offer, **envelope)
+        self.prefill.run(request_id)
+        return self.offer_of(request_id)
+
+    def offer_of(self, prefill_request: str) -> str:
+        params = self.prefill.finished[prefill_request]
+        assert params is not None
+        return str(params["backhaul"]["offer"])
+
+    def turn(self, turn: str, tokens: Sequence[int], offer: str | None = None, num_tokens: int = 3) -> str:
+        """Both legs; D's lease, as an offer for the next turn. The answer is checked against the truth."""
+        request_id = self.start_decode(turn, tokens, self.prefilled(turn, tokens, offer), num_tokens)
+        self.decode.run(request_id)
+        assert self.decode.answers[request_id] == reply_of(tokens, num_tokens)
+        self.step()
+        return self.decode.leases()[-1].offer
+
+    def step(self) -> None:
+        self.prefill.step()
+        self.decode.step()
+
+    def settle(self) -> None:
+        for _ in range(6):
+            self.step()
+
+    def expire_all(self) -> None:
+        """Longer than any lease or deadline."""
+        self.settle()
+        self.clock.now += 1000
+        self.settle()
+
+    def leftovers(self) -> list[str]:
+        return [f"{engine.role.value}: {name}" for engine in (self.prefill, self.decode) for name in engine.leftovers()]
+
+    @property
+    def reads(self) -> list[FakeHandle]:
+        return [read for engine in (self.prefill, self.decode) for nixl in engine.nixls for read in nixl.reads]
