@@ -7,8 +7,8 @@ MAIN := .venv/bin/python
 ENGINE := .venv-engine/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs demo bench bench-prefill prepare browser frontend lock seams fmt lint \
-	test test-unit test-engine test-frontend test-browser test-e2e
+.PHONY: help up down status logs demo bench bench-prefill bench-correctness prepare browser frontend lock seams fmt lint \
+	test test-unit test-engine test-frontend test-browser test-e2e test-correctness
 
 help:
 	@echo 'make up             start everything on this machine (P=1 D=1 P_PREFIX_CACHE=0) and wait until it works'
@@ -23,6 +23,8 @@ help:
 	@echo '  test-frontend     types, lint and tests of the page'
 	@echo '  test-browser      the page in headless Chromium'
 	@echo '  test-e2e          the whole stack with a real pair of engines'
+	@echo '  test-correctness  60 random histories and 40 raced releases, every leg against a recompute'
+	@echo 'make bench-correctness  the same at length (SEED=1 HISTORIES=2000 RELEASES=1000)'
 	@echo 'make bench-prefill  pulled against recomputed prefill, ours against stock vLLM'
 	@echo 'make bench          every benchmark'
 	@echo 'make seams          which seams of vLLM moved, by release (RELEASES=0.33.0 ARGS=--run); needs the package index'
@@ -44,6 +46,10 @@ bench: bench-prefill
 bench-prefill: prepare
 	@$(MAIN) -m tests.load.bench_prefill $(ARGS)
 
+bench-correctness: prepare
+	@$(MAIN) -m tests.load.correctness --seed $(or $(SEED),1) --histories $(or $(HISTORIES),2000) \
+		--releases $(or $(RELEASES),1000) $(ARGS)
+
 frontend: prepare
 	@$(LAUNCH) npm run build
 
@@ -54,6 +60,7 @@ test: prepare browser
 	@$(MAKE) --no-print-directory test-engine
 	@$(MAKE) --no-print-directory test-browser
 	@$(MAKE) --no-print-directory test-e2e
+	@$(MAKE) --no-print-directory test-correctness
 
 lint:
 	$(MAIN) -m ruff check .
@@ -75,6 +82,9 @@ test-browser:
 
 test-e2e:
 	$(MAIN) -m pytest tests/e2e
+
+test-correctness:
+	$(MAIN) -m tests.load.correctness --histories 60 --releases 40
 
 seams:
 	@$(ENGINE) -m tests.contract.releases $(RELEASES) $(ARGS)
