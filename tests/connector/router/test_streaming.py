@@ -174,3 +174,42 @@ async def test_non_stream_usage_is_recorded(scene: Scene) -> None:
     await eventually(lambda: scene.control.turns, "the turn is recorded")
     (turn,) = scene.control.turns
     assert (turn.num_prompt_tokens, turn.num_output_tokens) == (7, 2)
+
+
+async def test_small_events_arrive_before_the_next_is_sent_and_the_offer_is_captured_whole(scene: Scene) -> None:
+    """Field report 5 (llm-d/llm-d-router#2432): capturing params made the stream come in lumps, and captured nothing.
+
+    Forty events of about sixty bytes, each sent only after the one before has reached the client; and P's answer of
+    300 KB, whose offer D gets whole.
+    """
+    offer = "o" * 300_000
+
+    async def large_answer(request: web.BaseRequest, received: Received) -> web.Response:
+        backhaul = {"offer": offer, "decision": "pulled", "num_pulled_tokens": 1, "lease_id": "handoff"}
+        return web.json_response({"choices": [], "kv_transfer_params": {"backhaul": backhaul}})
+
+    scene.prefill.script = large_answer
+    scene.decode.events = [*(event(b'{"n":"%s"}' % (b"%02d" % number * 22)) for number in range(40)), DONE]
+    assert {len(piece) for piece in scene.decode.events[:40]} == {60}
+    release = asyncio.Semaphore(1)
+    scene.decode.gate = release.acquire  # type: ignore[assignment]
+    body = {"model": MODEL, "messages": [user("hi")], "stream": True}
+    async with scene.post("/v1/chat/completions", body) as response:
+        for expected in scene.decode.events:
+            async with asyncio.timeout(10):
+                assert await response.content.readany() == expected
+            release.release()
+    assert scene.decode.received[0].offer == offer
+
+
+async def test_large_plain_body_passes_byte_for_byte(scene: Scene) -> None:
+    """Field report 5: a body of 300 KB that isn't streamed."""
+    plain = b'{"choices": [ ], "pad": "' + bytes(range(32, 127)).replace(b'"', b"").replace(b"\\", b"") * 3300 + b'"}'
+
+    async def send_plain(request: web.BaseRequest, received: Received) -> web.Response:
+        return web.Response(body=plain, content_type="application/json")
+
+    scene.decode.script = send_plain
+    async with scene.post("/v1/chat/completions", {"model": MODEL, "messages": [user("hi")]}) as response:
+        assert await response.content.read() == plain
+        assert response.headers["Content-Length"] == str(len(plain))
