@@ -98,14 +98,14 @@ class CacheShape(msgspec.Struct, frozen=True):
         """
         return all(group.kind in (GroupKind.FULL, GroupKind.WINDOW) for group in self.groups) and bool(self.groups)
 
-    def num_takeable(self, num_prompt_tokens: int) -> int:
-        """Most tokens of a prompt that a reader may take.
+    @property
+    def num_spared(self) -> int:
+        """How many tokens at the end of a prompt a reader must not take.
 
         vLLM computes the last prompt token again when all were loaded. With full attention that rewrites equal KV.
         A window has let go by then of the first token that it attends to, and a state would take it in twice.
         """
-        is_safe = all(group.kind in (GroupKind.FULL, GroupKind.SHARDED) for group in self.groups)
-        return num_prompt_tokens if is_safe else num_prompt_tokens - 1
+        return 0 if all(group.kind in (GroupKind.FULL, GroupKind.SHARDED) for group in self.groups) else 1
 
     def has(self, block_ids: BlockIds, num_held: int, num_taken: int) -> bool:
         """Whether these blocks, held for ``num_held`` tokens, have exact KV for the first ``num_taken`` of them."""
@@ -130,8 +130,15 @@ def plain_shape(block_size: int) -> CacheShape:
 # ---------------------------------------------------------------- from vLLM's configuration
 
 
-def cache_shape(kv_cache_config: Any, vllm_config: Any) -> CacheShape:
-    """By vLLM 0.32's ``KVCacheConfig``. A kind that isn't known, or a group that isn't transferred, is ``unknown``."""
+def cache_shape(kv_cache_config: Any, vllm_config: Any, *, fails_by_request: bool = True) -> CacheShape:
+    """By vLLM's ``KVCacheConfig``. A kind that isn't known, or a group that isn't transferred, is ``unknown``.
+
+    ``fails_by_request``: whether vLLM hears of a failed pull by its request. Older releases hear of blocks, and their
+    core dies of that with several groups.
+    """
+    if len(kv_cache_config.kv_cache_groups) > 1 and not fails_by_request:
+        sizes = (int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups)
+        return CacheShape(tuple(CacheGroup(GroupKind.UNKNOWN, size) for size in sizes))
     parallel = vllm_config.parallel_config
     is_sharded = any(
         getattr(parallel, size, 1) > 1 for size in ("decode_context_parallel_size", "prefill_context_parallel_size")

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+import logging
 from pathlib import Path
 from typing import Any
 
 from connector.engine.cache_shape import CacheShape
 from connector.engine.samples import sample_of
+
+logger = logging.getLogger("vllm.backhaul.fingerprint")
 
 PLACE_FIELDS = ("_name_or_path", "transformers_version")
 """Parts of a model's own configuration that say where it was loaded from, and by which library."""
@@ -47,7 +49,7 @@ def model_fingerprint(vllm_config: Any, shape: CacheShape) -> bytes:
     parts = {
         "name": str(model.model).rstrip("/").rsplit("/", 1)[-1],
         "commit": getattr(model.hf_config, "_commit_hash", None),
-        "weights": sample_of(_weights(folder)).hex(),
+        "weights": _sample(folder),
         "config": _own_config(model.hf_config),
         "model": {field: getattr(model, field, None) for field in MODEL_FIELDS},
         "layers": model.get_total_num_hidden_layers(),
@@ -65,9 +67,15 @@ def _canonical(parts: Any) -> bytes:
     return json.dumps(parts, sort_keys=True, default=str).encode()
 
 
-def _weights(folder: Path) -> Iterable[Path]:
-    """None for a name that isn't a local folder."""
-    return sorted(path for path in folder.glob("*") if path.suffix in WEIGHT_SUFFIXES) if folder.is_dir() else ()
+def _sample(folder: Path) -> str:
+    """Empty for a name that isn't a local folder, and for one that can't be read: then the name alone counts."""
+    if not folder.is_dir():
+        return ""
+    try:
+        return sample_of(sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)).hex()
+    except OSError as error:
+        logger.warning("The weights in %s can't be sampled: %s", folder, error)
+        return ""
 
 
 def _own_config(hf_config: Any) -> Any:

@@ -57,7 +57,7 @@ def _verified(offer: KvOffer, prompt: PromptFacts, shape: CacheShape, *, takes_t
     """The most tokens that are common to offer and prompt and that the offered blocks are exact for."""
     num_common = num_common_blocks(prompt.digests, offer.digests) * prompt.block_size
     is_whole = takes_tail and _extends(prompt, offer, num_common)
-    limit = shape.num_takeable(prompt.num_tokens)
+    limit = prompt.num_tokens - shape.num_spared
     candidates = (offer.num_tokens if is_whole else 0, num_common)
     for candidate in candidates:
         verified = min(candidate, limit)

@@ -40,7 +40,8 @@ class BackhaulScheduler(SchedulerBase):
         self.live_policy = LivePolicy(options.policy, RELEASE.unsupported_fields)
         self.fleet_key = FleetKeyFile(options.fleet_key_file)
         self.peers = PeerBook()
-        shape = cache_shape(kv_cache_config, vllm_config)
+        fails_by_request = RELEASE.reports_failed_receives
+        shape = cache_shape(kv_cache_config, vllm_config, fails_by_request=fails_by_request)
         fingerprint = model_fingerprint(vllm_config, shape)
         self.matcher = LegMatcher(
             fleet_key=self.fleet_key,
@@ -52,6 +53,7 @@ class BackhaulScheduler(SchedulerBase):
         )
         describe_reader(self.matcher.reader, self)
         self.legs: dict[str, Leg] = {}
+        self._num_spared = 0
         self.demand = BlockDemand(self.block_size, len(kv_cache_config.kv_cache_groups))
         self.fence = FenceOrders()
         bytes_per_block = max(
@@ -107,7 +109,16 @@ class BackhaulScheduler(SchedulerBase):
         """vLLM starts heartbeats here from remote fields, so they must be ours, or absent, before it looks."""
         self._note_arrival(request)
         self._open_leg(request)
+        self._num_spared = self.matcher.shape.num_spared if request.request_id in self.legs else 0
         super().on_new_request(request)
+
+    def _prefill_backoff(self) -> int:
+        """How many tokens vLLM's ``on_new_request`` takes off a prompt at P, for D to compute them.
+
+        It takes one for a recurrent state, but none for a sliding window, which has to end at that token as well. A
+        reader without digests expects them all.
+        """
+        return max(int(super()._prefill_backoff()), self._num_spared)
 
     @guards.contained(guards.nothing)
     def _note_arrival(self, request: Any) -> None:

@@ -132,7 +132,7 @@ def test_the_token_that_vllm_computes_again_would_attend_to_a_block_that_was_let
     assert table[1][0] == 0
     _, table = Engine(config).wants(10)
     assert table[1][0] != 0
-    assert shape_of(config).num_takeable(11) == 10
+    assert shape_of(config).num_spared == 1
 
 
 def test_kinds_are_told_from_vllms_own_classes() -> None:

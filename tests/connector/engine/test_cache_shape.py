@@ -47,7 +47,7 @@ def test_what_each_direction_can_do_with_a_kind_of_model(
 def test_the_last_prompt_token_is_left_out_where_computing_it_again_would_read_other_kv(
     groups: tuple[CacheGroup, ...], is_recomputed: bool
 ) -> None:
-    assert CacheShape(groups).num_takeable(10) == 10 - is_recomputed
+    assert CacheShape(groups).num_spared == is_recomputed
 
 
 @pytest.mark.parametrize("group", [STATE, SHARDED])
@@ -190,6 +190,15 @@ def test_context_parallel_engines_hand_over_full_attention_as_a_whole(sizes: dic
 @pytest.mark.parametrize("group", [{"enable_kv_transfer": False}, {"host_resident": True}])
 def test_a_group_that_is_not_transferred_is_unknown(group: dict[str, bool]) -> None:
     assert kind_of(a_spec("FullAttentionSpec"), **group) == [GroupKind.UNKNOWN]
+
+
+def test_several_groups_are_unknown_where_vllm_hears_of_a_failed_pull_by_its_blocks() -> None:
+    parallel = SimpleNamespace(decode_context_parallel_size=1)
+    for num_groups, kind in ((1, GroupKind.FULL), (2, GroupKind.UNKNOWN)):
+        groups = [SimpleNamespace(kv_cache_spec=a_spec("FullAttentionSpec"))] * num_groups
+        config = SimpleNamespace(kv_cache_groups=groups)
+        shape = cache_shape(config, SimpleNamespace(parallel_config=parallel), fails_by_request=False)
+        assert [group.kind for group in shape.groups] == [kind] * num_groups
 
 
 def test_a_plain_shape_is_one_group_with_full_attention() -> None:

@@ -1,39 +1,66 @@
 """What seeds digests: everything besides tokens that changes KV, and nothing that doesn't."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from connector.engine.fingerprint import is_full_attention_only, model_fingerprint, multimodal_extra, request_seed
+from connector.engine.cache_shape import CacheGroup, CacheShape, GroupKind, plain_shape
+from connector.engine.digests import DigestChain
+from connector.engine.fingerprint import is_described, model_fingerprint, multimodal_extra, request_seed
+
+DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=300)
+BLOCK_SIZE = 4
+PLAIN = plain_shape(BLOCK_SIZE)
+KEY = bytes(32)
+
+
+class AnHfConfig:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class ADraft:
+    def __init__(self, method: str, model: str = "draft", layers: tuple[int, ...] = ()) -> None:
+        self.method, self.model = method, model
+        hf_config = SimpleNamespace(eagle_aux_hidden_state_layer_ids=layers)
+        self.draft_model_config = SimpleNamespace(hf_config=hf_config)
+
+    def use_eagle(self) -> bool:
+        return self.method in ("eagle", "eagle3", "mtp")
 
 
 def a_config(**changes: Any) -> SimpleNamespace:
-    values = {
-        "model": "Qwen/Qwen3-32B",
-        "revision": None,
-        "dtype": "bfloat16",
-        "quantization": None,
-        "layers": 64,
-        "kv_heads": 8,
-        "head_size": 128,
-        "rope": None,
-        "cache_dtype": "auto",
-        **changes,
-    }
-    return SimpleNamespace(
-        model_config=SimpleNamespace(
-            model=values["model"],
-            revision=values["revision"],
-            dtype=values["dtype"],
-            quantization=values["quantization"],
-            get_total_num_hidden_layers=lambda: values["layers"],
-            get_total_num_kv_heads=lambda: values["kv_heads"],
-            get_head_size=lambda: values["head_size"],
-            hf_config=SimpleNamespace(rope_parameters=values["rope"]),
-        ),
-        cache_config=SimpleNamespace(cache_dtype=values["cache_dtype"]),
+    """``hf_…``: the model's own configuration; ``cache_…``: vLLM's of the cache; others are vLLM's of the model."""
+    hf = {key[3:]: value for key, value in changes.items() if key.startswith("hf_") and key != "hf_overrides"}
+    cache = {key[6:]: value for key, value in changes.items() if key.startswith("cache_")}
+    draft = changes.pop("draft", None)
+    others = {key: value for key, value in changes.items() if key[:3] != "hf_" and key[:6] != "cache_"}
+    values = {"model": "Qwen/Qwen3-32B", "dtype": "bfloat16", "layers": 64, "kv_heads": 8, "head_size": 128, **others}
+    if "hf_overrides" in changes:
+        values["hf_overrides"] = changes["hf_overrides"]
+    model = SimpleNamespace(
+        **{key: value for key, value in values.items() if key not in ("layers", "kv_heads", "head_size")},
+        hf_config=AnHfConfig(**{"model_type": "qwen3", "rope_theta": 1e6, **hf}),
+        get_total_num_hidden_layers=lambda: values["layers"],
+        get_total_num_kv_heads=lambda: values["kv_heads"],
+        get_head_size=lambda: values["head_size"],
     )
+    cache_config = SimpleNamespace(**{"cache_dtype": "auto", **cache})
+    return SimpleNamespace(model_config=model, cache_config=cache_config, speculative_config=draft)
+
+
+def fingerprint(shape: CacheShape = PLAIN, **changes: Any) -> bytes:
+    return model_fingerprint(a_config(**changes), shape)
+
+
+# ---------------------------------------------------------------- the model
 
 
 @pytest.mark.parametrize(
@@ -41,50 +68,172 @@ def a_config(**changes: Any) -> SimpleNamespace:
     [
         {"model": "Qwen/Qwen3-8B"},
         {"revision": "v2"},
+        {"code_revision": "v2"},
+        {"hf__commit_hash": "0123abcd"},
         {"dtype": "float16"},
         {"quantization": "fp8"},
+        {"quantization_config": {"bits": 4}},
         {"layers": 32},
         {"kv_heads": 4},
         {"head_size": 64},
-        {"rope": {"rope_type": "yarn", "factor": 4}},
-        {"cache_dtype": "fp8"},
+        {"disable_sliding_window": True},
+        {"override_attention_dtype": "float32"},
+        {"model_impl": "transformers"},
+        {"hf_overrides": {"rope_theta": 1}},
+        {"hf_rope_theta": 1e4},
+        {"hf_rope_parameters": {"rope_type": "yarn", "factor": 4}},
+        {"hf_sliding_window": 1024},
+        {"hf_layer_types": ["sliding_attention", "full_attention"]},
+        {"hf_quantization_config": {"quant_method": "awq"}},
+        {"hf_attention_sink_size": 4},
+        {"hf_num_attention_heads": 16},
+        {"cache_cache_dtype": "fp8"},
+        {"cache_kv_cache_dtype_skip_layers": ["0"]},
+        {"cache_calculate_kv_scales": True},
+        {"cache_mamba_ssm_cache_dtype": "float16"},
+        {"draft": ADraft("eagle3")},
+        {"hf_original_max_position_embeddings": 4096, "max_model_len": 8192},
     ],
 )
 def test_what_changes_kv_changes_the_fingerprint(changes: dict[str, Any]) -> None:
-    assert model_fingerprint(a_config(**changes)) != model_fingerprint(a_config())
+    assert fingerprint(**changes) != fingerprint()
 
 
-@pytest.mark.parametrize("model", ["Qwen3-32B", "/models/Qwen3-32B", "/other/place/Qwen3-32B/"])
-def test_the_same_model_at_another_path_has_the_same_fingerprint(model: str) -> None:
-    assert model_fingerprint(a_config(model=model)) == model_fingerprint(a_config())
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "Qwen3-32B"},
+        {"model": "/models/Qwen3-32B"},
+        {"model": "/other/place/Qwen3-32B/"},
+        {"hf__name_or_path": "/models/Qwen3-32B"},
+        {"hf_transformers_version": "4.57"},
+        {"tokenizer": "/other/tokenizer"},
+        {"served_model_name": "other"},
+        {"enforce_eager": True},
+        {"max_model_len": 1000},
+        {"seed": 7},
+        {"cache_gpu_memory_utilization": 0.5},
+        {"cache_enable_prefix_caching": False},
+        {"draft": ADraft("ngram")},
+    ],
+)
+def test_what_leaves_kv_alone_leaves_the_fingerprint_alone(changes: dict[str, Any]) -> None:
+    assert fingerprint(**changes) == fingerprint()
+
+
+def test_long_and_short_factors_of_longrope_are_told_apart_by_the_engines_own_limit() -> None:
+    def limited(limit: int) -> bytes:
+        return fingerprint(hf_original_max_position_embeddings=4096, max_model_len=limit)
+
+    assert limited(1000) == limited(4096) != limited(4097) == limited(100000)
+
+
+def test_drafts_of_another_model_or_other_layers_are_told_apart() -> None:
+    drafts = [ADraft("eagle3"), ADraft("eagle"), ADraft("eagle3", "other"), ADraft("eagle3", layers=(1, 2))]
+    assert len({fingerprint(draft=draft) for draft in drafts}) == len(drafts)
+
+
+def test_engines_that_group_their_caches_differently_do_not_share() -> None:
+    groups = [
+        (CacheGroup(GroupKind.FULL, 4),),
+        (CacheGroup(GroupKind.FULL, 8),),
+        (CacheGroup(GroupKind.FULL, 4), CacheGroup(GroupKind.FULL, 4)),
+        (CacheGroup(GroupKind.FULL, 4), CacheGroup(GroupKind.WINDOW, 4, 8)),
+        (CacheGroup(GroupKind.FULL, 4), CacheGroup(GroupKind.WINDOW, 4, 16)),
+        (CacheGroup(GroupKind.WINDOW, 4, 8), CacheGroup(GroupKind.FULL, 4)),
+    ]
+    assert len({fingerprint(CacheShape(shape)) for shape in groups}) == len(groups)
+
+
+def test_weights_of_a_local_model_count_wherever_they_lie(tmp_path: Path) -> None:
+    def stored(place: str, weights: bytes, note: str = "") -> bytes:
+        folder = tmp_path / place / "tuned"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(weights)
+        (folder / "tokenizer.json").write_text(note)
+        return fingerprint(model=str(folder))
+
+    one = stored("here", b"a" * 100)
+    assert stored("there", b"a" * 100, "another tokenizer") == one
+    assert stored("elsewhere", b"a" * 99 + b"b") != one
+
+
+def test_weights_that_cannot_be_read_do_not_stop_the_engine(tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to(tmp_path / "gone")
+    assert fingerprint(model=str(folder)) == fingerprint(model="tuned")
 
 
 def test_a_fingerprint_is_16_stable_bytes() -> None:
-    assert model_fingerprint(a_config()) == model_fingerprint(a_config())
-    assert len(model_fingerprint(a_config())) == 16
+    assert fingerprint() == fingerprint()
+    assert len(fingerprint()) == 16
 
 
-def a_request(salt: str | None = None, lora: tuple[str, str] | None = None, features: Any = ()) -> SimpleNamespace:
-    adapter = SimpleNamespace(lora_name=lora[0], lora_path=lora[1]) if lora else None
-    return SimpleNamespace(cache_salt=salt, lora_request=adapter, mm_features=list(features))
+# ---------------------------------------------------------------- one request
+
+
+def a_request(
+    salt: str | None = None, lora: tuple[str, str] | None = None, features: Any = (), **changes: Any
+) -> SimpleNamespace:
+    adapter = SimpleNamespace(lora_name=lora[0], lora_path=lora[1], lora_int_id=1) if lora else None
+    values = {"cache_salt": salt, "lora_request": adapter, "mm_features": list(features), "prompt_token_ids": [1]}
+    return SimpleNamespace(**{**values, **changes})
+
+
+def seed(stamp: bytes = b"", *, model: bytes = b"f" * 16, **request: Any) -> bytes:
+    return request_seed(model, a_request(**request), stamp)
 
 
 def test_each_salt_and_adapter_has_a_seed_of_its_own() -> None:
     seeds = [
-        request_seed(b"f" * 16, request)
-        for request in (
-            a_request(),
-            a_request(salt="t1"),
-            a_request(salt="t2"),
-            a_request(lora=("sql", "/adapters/sql")),
-            a_request(lora=("sql", "/adapters/sql-2")),
-            a_request(lora=("chat", "/adapters/sql")),
-            a_request(salt="t1", lora=("sql", "/adapters/sql")),
-        )
+        seed(),
+        seed(model=b"g" * 16),
+        seed(salt="t1"),
+        seed(salt="t2"),
+        seed(b"1", lora=("sql", "/adapters/sql")),
+        seed(b"2", lora=("sql", "/adapters/sql")),
+        seed(b"1", lora=("sql", "/adapters/sql-2")),
+        seed(b"1", lora=("chat", "/adapters/sql")),
+        seed(b"1", salt="t1", lora=("sql", "/adapters/sql")),
     ]
     assert len(set(seeds)) == len(seeds)
-    assert request_seed(b"g" * 16, a_request()) not in seeds
-    assert request_seed(b"f" * 16, a_request(salt="t1")) == seeds[1]
+    assert seed(salt="t1") == seeds[2]
+
+
+def test_an_adapters_number_and_the_salts_absence_do_not_count() -> None:
+    other = SimpleNamespace(lora_name="sql", lora_path="/sql", lora_int_id=9)
+    assert seed(lora=("sql", "/sql")) == seed(lora_request=other)
+    assert seed(salt="") == seed()
+
+
+TEXTS = st.text(alphabet='ab"\0\\,[]@', max_size=5)
+
+
+@DETERMINISTIC
+@given(TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS)
+def test_no_choice_of_names_makes_two_seeds_equal(a: str, b: str, c: str, d: str, e: str, f: str) -> None:
+    is_same = (a, b, c) == (d, e, f)
+    assert (seed(salt=a, lora=(b, c)) == seed(salt=d, lora=(e, f))) is is_same
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"prompt_token_ids": None, "prompt_embeds": object()}, False),
+        ({"prompt_embeds": object()}, False),  # tokens and embeddings mixed
+        ({"resumable": True}, False),
+        ({"lora": ("sql", "/sql")}, True),
+        ({"lora_request": SimpleNamespace(lora_name="a", lora_path="/a", lora_int_id=1, load_inplace=True)}, False),
+        ({"lora_request": SimpleNamespace(lora_name="a", lora_path="/a", lora_int_id=1, load_inplace=False)}, True),
+    ],
+)
+def test_a_request_that_digests_cannot_tell_is_known(changes: dict[str, Any], is_told: bool) -> None:
+    assert is_described(a_request(**changes)) is is_told
+
+
+# ---------------------------------------------------------------- multimodal items
 
 
 def an_image(identifier: str, offset: int, length: int) -> SimpleNamespace:
@@ -97,39 +246,46 @@ def test_an_image_counts_in_exactly_the_blocks_that_it_touches(start: int, end: 
     assert bool(multimodal_extra(request, start, end)) is is_touched
 
 
-def test_images_differ_by_identity_and_by_place() -> None:
-    extras = {
+def test_image_and_position_are_told_apart() -> None:
+    extras = [
         multimodal_extra(a_request(features=features), 0, 8)
         for features in (
-            [an_image("cat", 1, 3)],
-            [an_image("dog", 1, 3)],
+            [an_image("cat", 2, 2)],
+            [an_image("dog", 2, 2)],
+            [an_image("cat", 3, 2)],
             [an_image("cat", 2, 3)],
-            [an_image("cat", 1, 3), an_image("dog", 5, 2)],
+            [an_image("cat", 2, 2), an_image("dog", 5, 2)],
+            [an_image("dog", 2, 2), an_image("cat", 5, 2)],
+            [an_image("cat@2", 2, 2)],
         )
-    }
-    assert len(extras) == 4
+    ]
+    assert len(set(extras)) == len(extras)
 
 
-class FullAttentionSpec: ...
+ITEMS = st.lists(st.tuples(st.text(alphabet='ab"\0@,0', min_size=1, max_size=3), st.integers(0, 11), st.integers(1, 5)))
 
 
-class MLAAttentionSpec: ...
+def items_of(block: int, items: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """What of the items a block's tokens stand for, counted one token at a time."""
+    tokens = set(range(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE))
+    return [item for item in items if tokens & set(range(item[1], item[1] + item[2]))]
 
 
-class SlidingWindowSpec: ...
+def digests_of(request: SimpleNamespace, tokens: list[int]) -> list[bytes]:
+    chain = DigestChain(KEY, b"", BLOCK_SIZE, lambda start, end: multimodal_extra(request, start, end))
+    chain.extend(tokens, len(tokens))
+    return chain.digests
 
 
-@pytest.mark.parametrize(
-    ("specs", "is_full"),
-    [
-        ([FullAttentionSpec()], True),
-        ([MLAAttentionSpec()], True),
-        ([SlidingWindowSpec()], False),
-        ([FullAttentionSpec(), FullAttentionSpec()], False),
-        ([FullAttentionSpec(), SlidingWindowSpec()], False),
-        ([], False),
-    ],
-)
-def test_only_one_group_of_full_attention_can_be_trimmed(specs: list[object], is_full: bool) -> None:
-    groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
-    assert is_full_attention_only(SimpleNamespace(kv_cache_groups=groups)) is is_full
+@DETERMINISTIC
+@given(ITEMS, ITEMS)
+def test_digests_of_equal_tokens_agree_exactly_up_to_the_first_block_with_another_item(
+    one: list[tuple[str, int, int]], other: list[tuple[str, int, int]]
+) -> None:
+    tokens = [7] * 12
+    requests = [a_request(features=[an_image(*item) for item in items]) for items in (one, other)]
+    mine, theirs = (digests_of(request, tokens) for request in requests)
+    is_common = True
+    for block in range(3):
+        is_common = is_common and items_of(block, one) == items_of(block, other)
+        assert (mine[block] == theirs[block]) is is_common

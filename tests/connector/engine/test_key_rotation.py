@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from connector.engine.cache_shape import plain_shape
 from connector.engine.legs import Leg
 from connector.engine.matcher import LegMatcher
 from connector.engine.offers import OFFER_FORMAT, KvOffer
@@ -28,7 +29,7 @@ class Engine:
         self.current = key
         self.role = role
         self.matcher = LegMatcher(
-            fleet_key=self, role=role, fingerprint=FINGERPRINT, block_size=BLOCK_SIZE, allow_partial=True
+            fleet_key=self, role=role, fingerprint=FINGERPRINT, block_size=BLOCK_SIZE, shape=plain_shape(BLOCK_SIZE)
         )
 
     def offer_of(self, tokens: list[int]) -> KvOffer:
