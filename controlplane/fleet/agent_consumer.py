@@ -1,10 +1,13 @@
 """The socket of an engine's agent."""
 
+import asyncio
+import time
 from typing import Any
 
 import msgspec
 
 from connector.protocol import (
+    PEERS_SINCE,
     PROTOCOL_VERSION,
     AgentHello,
     AgentStatus,
@@ -21,6 +24,7 @@ from controlplane.fleet.commands import settle_operation
 from controlplane.fleet.groups import AGENTS, agent_group
 from controlplane.fleet.ingest import RawEventBatch, ingest_agent_batch, reconcile_agent_leases
 from controlplane.fleet.models import Agent, Engine
+from controlplane.fleet.peers import PeerFrame, newest_peers
 from controlplane.fleet.sockets import PeerConsumer, in_hello_thread, in_thread
 from controlplane.policy.actions import expect_ack, record_ack
 from controlplane.policy.effective import Scope, engine_scopes
@@ -28,6 +32,12 @@ from controlplane.policy.models import EnforcerKind
 from controlplane.policy.selectors import RevisionKey, cached_book, current_book, recent_key
 
 Frame = AgentHello | AgentStatus | LeaseSnapshot | RawEventBatch | PolicyAck | CommandDone
+
+
+PEERS_INTERVAL_SECONDS = 0.25
+"""Restarts of a fleet come in crowds; what changes within the interval is told once."""
+
+PEERS_MAX_AGE_SECONDS = 1.0
 
 
 class AgentConsumer(PeerConsumer):
@@ -44,6 +54,9 @@ class AgentConsumer(PeerConsumer):
     last_status: AgentStatus | None = None
     scopes: tuple[Scope, ...] = ()
     incarnation = ""
+    protocol = 0
+    told_peers: PeerFrame | None = None
+    _peers_task: asyncio.Task[None] | None = None
 
     async def handle(self, frame: Frame) -> None:
         match frame:
@@ -76,6 +89,8 @@ class AgentConsumer(PeerConsumer):
         await self.say(
             Welcome(protocol=PROTOCOL_VERSION, committed_sequence=agent.committed_sequence, approved=self.approved)
         )
+        self.protocol = hello.protocol
+        await self.tell_peers(time.monotonic())
         if policy:
             await self.tell(policy)
 
@@ -109,8 +124,18 @@ class AgentConsumer(PeerConsumer):
         self.told = policy
         await self.say(policy)
 
+    async def tell_peers(self, moment: float) -> None:
+        """The list as of ``moment`` or later, if it differs from the last one. A hello is answered with it first: the
+        policy lets a starting engine go on."""
+        if not self.approved or self.protocol < PEERS_SINCE:
+            return
+        frame = await in_thread(newest_peers, moment)
+        if frame is not self.told_peers:
+            self.told_peers = frame
+            await self.say_text(frame.text)
+
     async def on_status(self, status: AgentStatus) -> None:
-        """Each heartbeat also checks the revision, for a message of the channel layer may be lost."""
+        """Each heartbeat also checks revision and peers, for a message of the channel layer may be lost."""
         stored = await in_thread(
             liveness.record_status, self.peer_name, status, connection=self.channel_name, previous=self.last_status
         )
@@ -123,6 +148,7 @@ class AgentConsumer(PeerConsumer):
                 await self.tell(await in_thread(self.resolve_policy_anew))
         elif key := await in_thread(recent_key):
             await self.tell_policy(key)
+        await self.tell_peers(time.monotonic() - PEERS_MAX_AGE_SECONDS)
 
     async def on_batch(self, batch: RawEventBatch) -> None:
         sequence = await in_thread(ingest_agent_batch, self.peer_name, batch, connection=self.channel_name)
@@ -138,6 +164,18 @@ class AgentConsumer(PeerConsumer):
     async def policy_changed(self, message: dict[str, Any]) -> None:
         await self.tell_policy(RevisionKey.of_message(message))
 
+    async def fleet_changed(self, message: dict[str, Any]) -> None:
+        if self._peers_task is None:
+            self._peers_task = asyncio.create_task(self._tell_peers_soon())
+
+    async def _tell_peers_soon(self) -> None:
+        await asyncio.sleep(PEERS_INTERVAL_SECONDS)
+        self._peers_task = None
+        await self.dispatch({"type": "peers.due"})
+
+    async def peers_due(self, message: dict[str, Any]) -> None:
+        await self.tell_peers(time.monotonic())
+
     async def command_send(self, message: dict[str, Any]) -> None:
         await self.send(text_data=message["frame"])
 
@@ -149,6 +187,8 @@ class AgentConsumer(PeerConsumer):
             await self.hello_again("another connection speaks for this engine")
 
     async def disconnect(self, code: int) -> None:
+        if self._peers_task is not None:
+            self._peers_task.cancel()
         await self.channel_layer.group_discard(AGENTS, self.channel_name)
         if self.peer_name:
             await self.channel_layer.group_discard(agent_group(self.engine_id), self.channel_name)

@@ -14,5 +14,6 @@ def agent_group(engine_id: UUID) -> str:
 
 
 def announce_fleet_changed() -> None:
-    """Makes every router fetch a new FleetSnapshot after the commit."""
+    """Makes every router fetch a new FleetSnapshot after the commit, and every agent the list of its engine's peers."""
     broadcast_on_commit(ROUTERS, {"type": "fleet.changed"})
+    broadcast_on_commit(AGENTS, {"type": "fleet.changed"})

@@ -8,7 +8,15 @@ from django.db import connection as db
 from django.db import transaction
 from django.utils import timezone
 
-from connector.protocol import AgentHello, AgentStatus, EngineInfo, EngineState, RouterHello, RouterStatus
+from connector.protocol import (
+    MAX_FORMER_INCARNATIONS,
+    AgentHello,
+    AgentStatus,
+    EngineInfo,
+    EngineState,
+    RouterHello,
+    RouterStatus,
+)
 from controlplane.fleet.groups import announce_fleet_changed
 from controlplane.fleet.models import Agent, Engine, Router, State
 from controlplane.fleet.selectors import unheard_engines
@@ -84,6 +92,9 @@ def _note_engine_info(engine: Engine, info: EngineInfo) -> None:
     """Takes over what the engine says of itself; leases of an earlier incarnation are gone with its memory."""
     if engine.incarnation and engine.incarnation != info.incarnation:
         mark_incarnation_lost(engine.name, engine.incarnation)
+        known = dict.fromkeys((engine.incarnation, *engine.former_incarnations))
+        known.pop(info.incarnation, None)
+        engine.former_incarnations = list(known)[:MAX_FORMER_INCARNATIONS]
     for field in EngineInfo.__struct_fields__:
         if field != "name":
             value = getattr(info, field)

@@ -36,6 +36,12 @@ class Engine(models.Model):
     incarnation = models.CharField(
         max_length=200, default="", blank=True, help_text="vLLM's engine id, new at every start."
     )
+    former_incarnations = ArrayField(
+        models.CharField(max_length=200),
+        default=list,
+        blank=True,
+        help_text="The last ones that are known to be gone, newest first; peers are told that their KV is lost.",
+    )
     reported_state = models.CharField(max_length=16, default=State.DOWN, choices=State)
     approved = models.BooleanField(default=False)
     draining = models.BooleanField(default=False)

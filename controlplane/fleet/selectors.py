@@ -36,6 +36,11 @@ def event_faults() -> QuerySet[EventFault]:
     return EventFault.objects.all()
 
 
+def readable_engines() -> QuerySet[Engine]:
+    """Whose KV other engines may read: the approved ones, also while they drain or are silent."""
+    return Engine.objects.filter(approved=True).order_by("name")
+
+
 def engine_counts() -> list[tuple[str, str, int]]:
     """How many engines there are of each role and state; the role is ``unknown`` until an engine has answered."""
     shown = Case(When(approved=False, then=Value(State.PENDING)), default=F("reported_state"))

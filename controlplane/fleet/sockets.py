@@ -132,11 +132,14 @@ class PeerConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         return None
 
     async def say(self, message: msgspec.Struct) -> None:
+        await self.say_text(msgspec.json.encode(message).decode())
+
+    async def say_text(self, text: str) -> None:
         """Sends, unless the socket is closing: then nobody listens any more."""
         if self._is_closed:
             return
         try:
-            await self.send(text_data=msgspec.json.encode(message).decode())
+            await self.send(text_data=text)
         except OSError:
             self._is_closed = True  # the peer left; its disconnect message is on the way
 

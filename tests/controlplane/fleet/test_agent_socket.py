@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 from connector.protocol import (
+    PROTOCOL_VERSION,
     EngineState,
     EventsCommitted,
     LeaseEnded,
@@ -64,7 +65,7 @@ async def test_engine_that_has_not_answered_yet_is_down_without_role(server_url:
     ("first_frame", "reason"),
     [
         (status(), "hello"),
-        (agent_hello(protocol=3), "protocol 3"),
+        (agent_hello(protocol=PROTOCOL_VERSION + 2), f"protocol {PROTOCOL_VERSION + 2}"),
         (agent_hello(boot="b" * 65), "64 characters"),
     ],
 )
@@ -93,7 +94,7 @@ async def test_frame_that_is_no_json_is_refused_before_and_skipped_after_the_hel
 
 async def test_one_version_of_protocol_skew_is_served(server_url: str, agent_secret: str) -> None:
     async with agent_socket(server_url, agent_secret) as peer:
-        assert (await greet(peer, protocol=2)).protocol == 1
+        assert (await greet(peer, protocol=PROTOCOL_VERSION + 1)).protocol == PROTOCOL_VERSION
 
 
 async def test_batch_is_stored_once_however_often_it_is_sent(server_url: str, agent_secret: str) -> None:
