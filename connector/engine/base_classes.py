@@ -67,7 +67,10 @@ def _unless(has: bool, seam: type) -> type | None:
 _IS_SPLIT = RELEASE.has_split_classes
 KVConnectorRole: Any = importlib.import_module(f"{CONNECTORS}.base").KVConnectorRole
 KVConnectorBase: Any = importlib.import_module(f"{CONNECTORS}.base").KVConnectorBase_V1
-AGENT_CONFIG_MODULE: Any = importlib.import_module(f"{NIXL}.{'base_worker' if _IS_SPLIT else 'worker'}")
+WORKER_MODULES: tuple[Any, ...] = tuple(
+    importlib.import_module(f"{NIXL}.{name}") for name in (("base_worker", "pull_worker") if _IS_SPLIT else ("worker",))
+)
+AGENT_CONFIG_MODULE = WORKER_MODULES[0]
 """Where vLLM's worker half looks up ``nixl_agent_config``."""
 
 VllmFacade = _vllms("connector", "NixlPullConnector" if _IS_SPLIT else "NixlConnector")
