@@ -27,7 +27,8 @@ class DigestChain:
         self._block_size = block_size
         self._extra_of_block = extra_of_block
         self._seed = hashlib.blake2b(seed, key=key, digest_size=DIGEST_BYTES, person=b"bh-seed").digest()
-        self._last = self._seed
+        # Copied per block: taking in the key again would cost as much as a block's tokens.
+        self._keyed = hashlib.blake2b(key=key, digest_size=DIGEST_BYTES)
         self.digests: list[bytes] = []
 
     def extend(self, token_ids: Sequence[int], num_tokens: int) -> None:
@@ -36,16 +37,18 @@ class DigestChain:
         done, whole = len(self.digests), num_tokens // size
         if whole <= done:
             return
-        raw = memoryview(array("I", token_ids[done * size : whole * size])).cast("B")
+        raw = array("I", token_ids[done * size : whole * size]).tobytes()
         stride = 4 * size
-        for index in range(whole - done):
-            block = done + index
-            digest = hashlib.blake2b(self._last, key=self._key, digest_size=DIGEST_BYTES)
-            digest.update(raw[index * stride : (index + 1) * stride])
-            if self._extra_of_block is not None:
-                digest.update(self._extra_of_block(block * size, (block + 1) * size))
-            self._last = digest.digest()
-            self.digests.append(self._last)
+        last = self.digests[-1] if self.digests else self._seed
+        keyed, extra_of_block = self._keyed, self._extra_of_block
+        for offset in range(0, len(raw), stride):
+            digest = keyed.copy()
+            digest.update(last + raw[offset : offset + stride])
+            if extra_of_block is not None:
+                start = done * size + offset // 4
+                digest.update(extra_of_block(start, start + size))
+            last = digest.digest()
+            self.digests.append(last)
 
     def tail(self, token_ids: Sequence[int], num_tokens: int) -> bytes:
         """Digest of the first ``num_tokens`` tokens, partial last block included. Needs ``extend`` up to there."""

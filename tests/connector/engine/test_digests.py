@@ -1,5 +1,6 @@
 """Block digests: equal exactly when everything that changes KV is equal, however the sequence grew."""
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
@@ -132,3 +133,32 @@ def test_extending_to_fewer_tokens_changes_nothing() -> None:
 def test_a_token_id_beyond_32_bits_is_an_error_and_never_wraps(token: int) -> None:
     with pytest.raises(OverflowError):
         chain_of([token, 0, 0, 0])
+
+
+def test_a_digest_is_blake2b_of_the_one_before_the_tokens_and_their_extra_bytes() -> None:
+    """What two engines of one fleet must agree on, written down independently."""
+    chain = DigestChain(SECRET, SEED, 2, lambda start, end: b"x%d-%d" % (start, end))
+    chain.extend([1, 2, 3, 4, 5], 5)
+    expected = [hashlib.blake2b(SEED, key=SECRET, digest_size=16, person=b"bh-seed").digest()]
+    for tokens, extra in (((1, 2), b"x0-2"), ((3, 4), b"x2-4")):
+        words = b"".join(token.to_bytes(4, "little") for token in tokens)
+        expected.append(hashlib.blake2b(expected[-1] + words + extra, key=SECRET, digest_size=16).digest())
+    assert chain.digests == expected[1:]
+
+
+def test_a_chain_that_failed_in_the_middle_goes_on_where_it_stopped() -> None:
+    is_broken = True
+
+    def extra(start: int, _end: int) -> bytes:
+        if is_broken and start == 4:
+            raise LookupError("no such item")
+        return b"%d" % start
+
+    chain = DigestChain(SECRET, SEED, 2, extra)
+    with pytest.raises(LookupError):
+        chain.extend(range(8), 8)
+    is_broken = False
+    chain.extend(range(8), 8)
+    whole = DigestChain(SECRET, SEED, 2, extra)
+    whole.extend(range(8), 8)
+    assert chain.digests == whole.digests
