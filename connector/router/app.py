@@ -12,6 +12,7 @@ from connector.router.assembly import Parts, router_version
 from connector.router.control import ControlClient
 from connector.router.endpoints import Doors
 from connector.router.environment import Settings
+from connector.router.keyring import follow_file
 from connector.router.store import load_snapshot, save_snapshot
 
 KEEPALIVE_SECONDS = 75.0
@@ -64,6 +65,7 @@ class Router:
         self._supervise("control", self._control.run())
         self._supervise("models", self._parts.models.run())
         self._supervise("silence", self._parts.silence.run())
+        self._supervise("fleet_key", follow_file(self._settings.fleet_key))
         if self._parts.exporter is not None:
             self._supervise("exporter", self._parts.exporter.run())
         await self._listen()

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from connector.router.access import AccessLog
-from connector.router.chain import ChainHasher
 from connector.router.decode import DecodeLeg
 from connector.router.environment import Settings
 from connector.router.export import SpanExporter, SpanQueue
 from connector.router.feeds import Feeds
 from connector.router.fleet import Fleet
 from connector.router.index import TurnIndex
+from connector.router.keyring import SessionKeyring
 from connector.router.keys import ApiKeys
 from connector.router.leases import LeaseBook
 from connector.router.legs import LegSigner
@@ -20,7 +20,6 @@ from connector.router.models import ServedModels
 from connector.router.placement import Placer
 from connector.router.prefill import PrefillLeg
 from connector.router.recording import Recorder
-from connector.router.session import SessionKeys
 from connector.router.sessions import Sessions
 from connector.router.silence import SilenceWatch
 from connector.router.spool import EventSpool
@@ -65,16 +64,13 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     watch = EngineWatch(fleet, book)
     upstream = Upstream()
     models = ServedModels(fleet, upstream, settings.engine_key)
-    session_key = settings.fleet_key.session_key()
-    session_keys = SessionKeys(session_key)
-    placer = Placer(fleet, index, sessions, book, session_keys, ChainHasher(session_key), metrics)
+    placer = Placer(fleet, index, sessions, book, SessionKeyring(settings.fleet_key), metrics)
     signer = LegSigner(settings.fleet_key)
     limit = settings.engine_timeout_seconds
     silence = SilenceWatch(limit)
     turns = TurnRunner(
         fleet=fleet,
         api_keys=api_keys,
-        session_keys=session_keys,
         models=models,
         placer=placer,
         book=book,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from connector.signing import FleetKey
+from connector.signing import FleetKeyFile, FleetKeySource
 
 NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
@@ -30,7 +30,7 @@ class Settings:
     port: int
     engine_key: str = field(repr=False)
     feed_token: str = field(repr=False)
-    fleet_key: FleetKey
+    fleet_key: FleetKeySource
     state_dir: Path
     otlp_endpoint: str
     max_body_bytes: int = 32 * 1024 * 1024
@@ -180,10 +180,10 @@ def _secret(raw: Mapping[str, str | None], name: str) -> str:
     return secret
 
 
-def _fleet_key(raw: Mapping[str, str | None]) -> FleetKey:
+def _fleet_key(raw: Mapping[str, str | None]) -> FleetKeyFile:
     path = Path(_text(raw, "FLEET_KEY_FILE"))
     try:
-        return FleetKey.load(path)
+        return FleetKeyFile(path)
     except OSError as error:
         raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {path} cannot be read ({error.strerror}).") from None
     except ValueError as error:

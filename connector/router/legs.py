@@ -8,7 +8,7 @@ from multidict import CIMultiDict
 
 from connector.protocol import Decision, LegEnvelope, PolicyPatch, Role
 from connector.router.request import Endpoint, OneLeg, TurnRequest
-from connector.signing import FleetKey
+from connector.signing import FleetKeySource
 
 ENVELOPE_SECONDS = 600.0
 
@@ -45,7 +45,7 @@ class TransferParams(msgspec.Struct, frozen=True):
 class LegSigner:
     """Signs what every leg carries, so that engines take orders from the fleet's routers only."""
 
-    def __init__(self, key: FleetKey) -> None:
+    def __init__(self, key: FleetKeySource) -> None:
         self._key = key
 
     def sign(
@@ -74,7 +74,7 @@ class LegSigner:
             chain=chain,
             replaces=replaces,
         )
-        return self._key.sign("envelope", envelope)
+        return self._key.current.sign("envelope", envelope)
 
 
 def prefill_body(request: TurnRequest, salt: str, envelope: str, offer: str | None) -> bytes:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from connector.protocol import MAX_REPLACED_LEASES, Decision, PolicyPatch, PolicyValues
-from connector.router.chain import ChainHasher, mark_turn, thin
+from connector.router.chain import mark_turn, thin
 from connector.router.difference import Comparison, compare
 from connector.router.fleet import Fleet
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
+from connector.router.keyring import KeyUse, SessionKeyring
 from connector.router.leases import LeaseBook
 from connector.router.legs import SEQUENCES_OF_THEIR_OWN
 from connector.router.matching import Match, Matcher, Prompt
@@ -16,7 +17,7 @@ from connector.router.metrics import Metrics
 from connector.router.policy import patch_for_engines, resolve_for_router
 from connector.router.request import TurnRequest
 from connector.router.rewriting import has_rewritten, pack_parts
-from connector.router.session import SessionKeys, new_session_id
+from connector.router.session import new_session_id
 from connector.router.sessions import Sessions, SpanRef
 from connector.router.tracing import TurnTrace, decide_sampling
 
@@ -34,6 +35,7 @@ class Placement:
     """
 
     session_id: str
+    salt: str
     index: int
     parent_turn_id: str
     parent_span: SpanRef | None
@@ -55,6 +57,46 @@ class Placement:
         return self.is_sequence and self.policy.bidirectional_kv_xfer and self.policy.decoder_kv_blocks_ttl > 0
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a prompt matches under one key; ``use`` is the key that the turn's ids, chain and salt come from."""
+
+    use: KeyUse
+    prompt: Prompt
+    match: Match
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """By a lease that can be offered, then by the client's own session, then by what is common; else all equal."""
+        source = self.match.source
+        if source is None or self.match.lease is None:
+            return False, False, 0
+        return True, source.session_id == self.prompt.session_id, self.match.num_common
+
+
+def choose(founds: list[Found]) -> Found:
+    """The key under which the turn goes on; ``founds`` are newest first, and the newest wins unless it has less.
+
+    The conversation goes on whichever key it is known under, and so does the reason why its lease is gone.
+    """
+    best = max(founds, key=lambda found: found.rank)
+    for other in founds:
+        best.match.joined = best.match.joined or other.match.joined
+        if best.match.lost in (None, Decision.NO_PLACEMENT):
+            best.match.lost = other.match.lost or best.match.lost
+    return best
+
+
+def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> Prompt:
+    session_id = use.sessions.session_id(tenant, request.client_key) if request.client_key else ""
+    if request.messages is not None:
+        parts = use.hasher.parts(request.messages)
+        chain = use.hasher.chat(tenant, model, request.tools, parts)
+        return Prompt(tenant, session_id, chain, request.messages, pack_parts(parts))
+    chain = [] if request.prompt is None else use.hasher.text(tenant, model, request.prompt)
+    return Prompt(tenant, session_id, chain)
+
+
 class Placer:
     """The only writer of turns into the index."""
 
@@ -64,16 +106,14 @@ class Placer:
         index: TurnIndex,
         sessions: Sessions,
         book: LeaseBook,
-        keys: SessionKeys,
-        hasher: ChainHasher,
+        keyring: SessionKeyring,
         metrics: Metrics,
     ) -> None:
         self._fleet = fleet
         self._index = index
         self._sessions = sessions
         self._book = book
-        self._keys = keys
-        self._hasher = hasher
+        self._keyring = keyring
         self._metrics = metrics
         self._matcher = Matcher(index, fleet)
 
@@ -82,9 +122,8 @@ class Placer:
 
         Waits up to 50 ms, and only for a lease notice that is about to come.
         """
-        session_id = self._keys.session_id(tenant, request.client_key) if request.client_key else ""
-        prompt = self._prompt(tenant, session_id, request, model)
-        match = await self._match(prompt)
+        found = await self._find(tenant, request, model)
+        prompt, match, session_id = found.prompt, found.match, found.prompt.session_id
         if not session_id:
             session_id = match.joined.session_id if match.joined else new_session_id()
         if match.joined:
@@ -94,7 +133,7 @@ class Placer:
         policy = resolve_for_router(self._fleet.snapshot, model, tenant, session_id)
         decide_sampling(trace, policy.trace_sampling)
         is_sequence = request.one_leg not in SEQUENCES_OF_THEIR_OWN
-        return self._settle(turn_id, prompt, match, session_id, policy, is_sequence, trace)
+        return self._settle(turn_id, found, session_id, policy, is_sequence, trace)
 
     def expect_notice(self, turn_id: str, engine: str) -> None:
         """The decode leg starts: its end will bring a lease notice, if the engine's feed is heard and prompt."""
@@ -124,13 +163,13 @@ class Placer:
                 return
         self._book.tidy(turn)
 
-    def _prompt(self, tenant: str, session_id: str, request: TurnRequest, model: str) -> Prompt:
-        if request.messages is not None:
-            parts = self._hasher.parts(request.messages)
-            chain = self._hasher.chat(tenant, model, request.tools, parts)
-            return Prompt(tenant, session_id, chain, request.messages, pack_parts(parts))
-        chain = [] if request.prompt is None else self._hasher.text(tenant, model, request.prompt)
-        return Prompt(tenant, session_id, chain)
+    async def _find(self, tenant: str, request: TurnRequest, model: str) -> Found:
+        """Looks under every key of the file; there is a second one only while a rotation is under way."""
+        founds = []
+        for use in self._keyring.uses():
+            prompt = _prompt(use, tenant, request, model)
+            founds.append(Found(use, prompt, await self._match(prompt)))
+        return choose(founds)
 
     async def _match(self, prompt: Prompt) -> Match:
         match = self._matcher.match(prompt)
@@ -152,13 +191,13 @@ class Placer:
     def _settle(
         self,
         turn_id: str,
-        prompt: Prompt,
-        match: Match,
+        found: Found,
         session_id: str,
         policy: PolicyValues,
         is_sequence: bool,
         trace: TurnTrace,
     ) -> Placement:
+        prompt, match = found.prompt, found.match
         parent = self._sessions.last(session_id)
         holder = self._holder(match, session_id)
         index = self._sessions.start_turn(session_id, turn_id, trace.ref if trace.is_sampled else None)
@@ -175,6 +214,7 @@ class Placer:
             withheld = match.lost or Decision.NO_PLACEMENT
         return Placement(
             session_id=session_id,
+            salt=found.use.sessions.cache_salt(prompt.tenant),
             index=index,
             parent_turn_id=parent.last_turn_id if parent else "",
             parent_span=parent.last_span if parent else None,

@@ -22,7 +22,6 @@ from connector.router.prefill import PrefillLeg, Refusal
 from connector.router.recording import Recorder
 from connector.router.request import Endpoint, TurnRequest, choose_model, parse_request
 from connector.router.selection import choose_decode, least_busy
-from connector.router.session import SessionKeys
 from connector.router.tracing import start_trace
 from connector.router.turnstate import Alone, Lap, Outcome, Turn
 
@@ -40,7 +39,6 @@ class TurnRunner:
         *,
         fleet: Fleet,
         api_keys: ApiKeys,
-        session_keys: SessionKeys,
         models: ServedModels,
         placer: Placer,
         book: LeaseBook,
@@ -52,7 +50,6 @@ class TurnRunner:
     ) -> None:
         self._fleet = fleet
         self._api_keys = api_keys
-        self._session_keys = session_keys
         self._models = models
         self._placer = placer
         self._book = book
@@ -100,7 +97,7 @@ class TurnRunner:
         self, http: web.BaseRequest, tenant: str, request: TurnRequest, model: str, started: float, started_ns: int
     ) -> Turn:
         turn_id, trace, placing = str(uuid7()), start_trace(http.headers), Lap()
-        salt, headers = self._session_keys.cache_salt(tenant), headers_to_engine(http.headers)
+        headers = headers_to_engine(http.headers)
         placing.begin()
         placement = await self._placer.place(turn_id, tenant, request, model, trace)
         placing.finish()
@@ -111,7 +108,7 @@ class TurnRunner:
             model=model,
             trace=trace,
             placement=placement,
-            salt=salt,
+            salt=placement.salt,
             base_headers=headers,
             started=started,
             started_ns=started_ns,

@@ -68,6 +68,10 @@ class FleetKey:
         """Itself: a fixed key serves wherever a live one (``FleetKeyFile``) is asked for its newest snapshot."""
         return self
 
+    def refresh(self) -> bool:
+        """Never changes; see ``current``."""
+        return False
+
     @classmethod
     def load(cls, path: Path) -> "FleetKey":
         """Raises ``OSError``, or ``ValueError`` with one sentence when the file cannot be trusted."""

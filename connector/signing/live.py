@@ -15,6 +15,9 @@ class FleetKeySource(Protocol):
     @property
     def current(self) -> FleetKey: ...
 
+    def refresh(self) -> bool:
+        """True when another key is in force now."""
+
 
 class FleetKeyFile:
     """Holds the last file that could be trusted. Construction raises what ``FleetKey.load`` raises; later nothing does.
