@@ -10,6 +10,7 @@ from connector.engine.digests import DigestChain
 from connector.engine.fingerprint import is_described, multimodal_extra, request_seed
 from connector.engine.legs import Leg, read_envelope, read_offer
 from connector.engine.matching import Match, PromptFacts, match_decode, match_prefill
+from connector.engine.offers import KvOffer
 from connector.engine.peers import UNKNOWN_ENGINE, PeerBook
 from connector.engine.policy import for_request
 from connector.engine.refusals import Reader, Refusal, refusal
@@ -62,12 +63,13 @@ class LegMatcher:
             return None
         leg = Leg(role=self._role, envelope=envelope, policy=for_request(policy, envelope.policy), key=key)
         leg.num_prompt_tokens = request.num_prompt_tokens
-        leg.refusal = self._take_offer(leg, params, key)
+        can_read = self._can_read and self.can_digest(request) and not request.skip_reading_prefix_cache
+        leg.refusal = self._take_offer(leg, params, key, can_read=can_read)
         if leg.source is not None:
             params.update(leg.source.endpoint_params())
         return leg
 
-    def _take_offer(self, leg: Leg, params: dict[str, Any], key: FleetKey) -> Decision | None:
+    def _take_offer(self, leg: Leg, params: dict[str, Any], key: FleetKey, *, can_read: bool) -> Decision | None:
         """Sets the leg's offer, or returns the reason why there is none, in design.md's order of reasons."""
         if self._role is Role.PREFILL and not leg.policy.bidirectional_kv_xfer:
             return Decision.DISABLED
@@ -80,14 +82,24 @@ class LegMatcher:
         if offer is None:
             return leg.envelope.reason_without_offer or self._reason_without_offer()
         against = refusal(offer, self.reader, tenant=leg.envelope.tenant, key=key, peers=self._peers)
-        if against is None and not self._can_read:
-            against = Refusal(Decision.UNSUPPORTED, "kind_of_model")
+        if not can_read and (against is None or against.decision is Decision.SOURCE_LOST):
+            against = Refusal(Decision.UNSUPPORTED, "kind_of_model" if not self._can_read else "kind_of_request")
         if against is not None:
             if self._role is Role.DECODE and _may_be_told(against):
                 leg.refused = offer
             return self._refuse(leg, against, offer.engine)
         leg.offer = offer
         return None
+
+    def source_of(self, params: dict[str, Any]) -> KvOffer | None:
+        """The offer of a known engine that these params carry, whatever became of its leg."""
+        try:
+            offer = read_offer(params, self._fleet_key.current)
+        except InvalidTokenError:
+            return None
+        if offer is None or offer.role is self._role or self._peers.reason_against(offer.engine, offer.incarnation):
+            return None
+        return offer
 
     @property
     def can_be_read(self) -> bool:

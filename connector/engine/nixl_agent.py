@@ -111,13 +111,22 @@ class FencedNixlAgent:
             pull = self.pulls.get(id(handle))
             if pull is None or pull.phase is PullPhase.PREPARED:
                 return str(self._agent.check_xfer_state(handle))
-            if pull.phase is PullPhase.DATA:
-                self._advance_data(pull)
-            if pull.phase is PullPhase.FENCE:
-                self._advance_fence(pull)
+            self._advance(pull)
             if pull.phase is not PullPhase.ENDED:
                 return "PROC"
             return "DONE" if pull.outcome is TransferOutcome.COMPLETED else "ERR"
+
+    def _give_up(self, pull: Pull) -> None:
+        """After a fault of ours the data proves nothing."""
+        self.let_fence_go(pull)
+        pull.end(TransferOutcome.FAILED, PullReason.HOOK_FAILED)
+
+    @guards.contained(_give_up)
+    def _advance(self, pull: Pull) -> None:
+        if pull.phase is PullPhase.DATA:
+            self._advance_data(pull)
+        if pull.phase is PullPhase.FENCE:
+            self._advance_fence(pull)
 
     def _look(self, pull: Pull, handle: Any) -> tuple[str, PullReason]:
         """State of a posted READ. An error that is not NIXL's verdict proves no end: the deadline sees to that pull."""

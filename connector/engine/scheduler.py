@@ -59,9 +59,7 @@ class BackhaulScheduler(SchedulerBase):
         bytes_per_block = max(
             group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in kv_cache_config.kv_cache_groups
         )
-        self.factory = LeaseFactory(
-            self, options.engine_name, self.role, fingerprint, bytes_per_block, self.sign_offer
-        )
+        self.factory = LeaseFactory(self, options.engine_name, self.role, fingerprint, bytes_per_block, self.sign_offer)
         self.control = LeaseControl(self.factory, self.live_policy, self.demand)
         self.quarantine = BlockQuarantine()
         self.cache_reset = CacheReset(self)
@@ -127,9 +125,16 @@ class BackhaulScheduler(SchedulerBase):
         self.demand.arrived(request)
 
     def _drop_leg(self, request: Any) -> None:
+        """After an exception: no leg. The source of a verified offer is still told, since it waits for a reader."""
+        self.legs.pop(request.request_id, None)
         if request.kv_transfer_params:
             clear_remote_fields(request.kv_transfer_params)
-        self.legs.pop(request.request_id, None)
+            self._name_source(request.kv_transfer_params)
+
+    @guards.contained(guards.nothing)
+    def _name_source(self, params: dict[str, Any]) -> None:
+        if (offer := self.matcher.source_of(params)) is not None:
+            params.update(offer.remote_params(1, 0))
 
     @guards.contained(_drop_leg)
     def _open_leg(self, request: Any) -> None:

@@ -76,7 +76,7 @@ class BackhaulWorker(WorkerBase):
         self._report.failed.extend(sorted(results.failed_recving))
         return results
 
-    @guards.contained(guards.nothing)
+    @guards.contained(lambda *_: set())
     def get_block_ids_with_load_errors(self) -> set[int]:
         """None for several cache groups, whose failed pulls are told by request only.
 
@@ -86,6 +86,7 @@ class BackhaulWorker(WorkerBase):
         errors = set(super().get_block_ids_with_load_errors())
         return errors if len(self.kv_cache_config.kv_cache_groups) == 1 else set()
 
+    @guards.contained(guards.nothing)
     def _account_sent(self, finished: set[str], held_before: set[str]) -> None:
         self._leases.forget(finished)
         read = self._agent.notices.take_passed_reads()
@@ -107,10 +108,10 @@ class BackhaulWorker(WorkerBase):
 
     def _read_blocks_for_req(self, req_id: str, meta: Any) -> None:
         """An exception fails this pull only: vLLM has none here that ought to end the worker."""
-        if not self._pulls.is_wanted(req_id, meta):
-            self._pulls.let_source_go(meta)
-            return
         try:
+            if not self._pulls.is_wanted(req_id, meta):
+                self._pulls.let_source_go(meta)
+                return
             with self._pulls.blaming(TransferOutcome.FAILED, PullReason.PEER_INVALID):
                 super()._read_blocks_for_req(req_id, meta)
         except Exception:

@@ -192,7 +192,8 @@ def test_an_exception_in_matching_recomputes_and_the_leg_is_rejected(
     monkeypatch.setattr(LegMatcher, "match", explode)
     assert prefill.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
     assert prefill.allocate(request) == 0
-    assert prefill.metadata().reqs_to_recv == {}
+    received = prefill.metadata().reqs_to_recv["req-1"]
+    assert (received.local_block_ids, received.awaiting_kvs, received.remote.engine_id) == ((), False, "own-boot")
     assert prefill.decided().decision is Decision.REJECTED
     assert guards.num_contained["get_num_new_matched_tokens"] == 2
 
@@ -209,16 +210,29 @@ def test_an_exception_in_decodes_matching_still_lets_prefill_free(
     assert decode.decided().decision is Decision.REJECTED
 
 
-def test_an_exception_at_arrival_leaves_no_remote_facts(
+def test_an_exception_at_arrival_leaves_no_facts_but_a_source_to_be_told(
     prefill: SchedulerBench, decode: SchedulerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer = offered_by(prefill, HISTORY)
     monkeypatch.setattr(LegMatcher, "open", explode)
     request = decode.arrive(HISTORY, an_envelope(leg=Role.DECODE), offer, **{**FORGED, **AS_DECODE})
+    assert request.kv_transfer_params["remote_host"] == offer.host
+    assert decode.allocate(request) == 0
+    received = decode.metadata().reqs_to_recv["req-1"]
+    assert (received.local_block_ids, received.awaiting_kvs, received.remote.engine_id) == ((), False, "own-boot")
+    assert guards.num_contained["_open_leg"] == 1
+
+
+@pytest.mark.parametrize("forged", [None, "", "k1.forged.mac", 7])
+def test_an_exception_at_arrival_without_a_verified_offer_names_nobody(
+    decode: SchedulerBench, monkeypatch: pytest.MonkeyPatch, forged: object
+) -> None:
+    monkeypatch.setattr(LegMatcher, "open", explode)
+    given = {"backhaul": {"envelope": None, "offer": forged}, **FORGED, **AS_DECODE}
+    request = decode.arrive_raw(HISTORY, given)
     assert decode.scheduler._heartbeat_by_engine == {}
     assert decode.allocate(request) == 0
     assert decode.metadata().reqs_to_recv == {}
-    assert guards.num_contained["_open_leg"] == 1
 
 
 def test_an_exception_before_allocation_kills_nothing(prefill: SchedulerBench, monkeypatch: pytest.MonkeyPatch) -> None:
