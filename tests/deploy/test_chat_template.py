@@ -70,3 +70,9 @@ def test_arguments_given_as_text_are_taken_as_they_are() -> None:
     (text,) = render({"messages": [{"role": "assistant", "content": "So:", "tool_calls": [call, call]}]})
     wanted = '<tool_call>\n{"name": "f", "arguments": {"a":1}}\n</tool_call>'
     assert text == f"<|im_start|>assistant\nSo:\n{wanted}\n{wanted}<|im_end|>\n"
+
+
+def test_date_is_printed_first_when_the_request_gives_one() -> None:
+    without, first, second = render(*({"messages": CONVERSATION, "today": day} for day in ("", "Monday", "Tuesday")))
+    assert first == f"<|im_start|>system\nToday is Monday.<|im_end|>\n{without}"
+    assert second == first.replace("Monday", "Tuesday")
