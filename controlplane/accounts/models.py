@@ -6,7 +6,7 @@ from django.contrib.auth.models import AbstractUser
 from django.db import models
 from django.utils import timezone
 
-from controlplane.identity import uuid7
+from connector.identity import uuid7
 
 
 class User(AbstractUser):

@@ -8,6 +8,7 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
+from connector.identity import uuid7
 from connector.protocol import Command, CommandDone, ExtendLease, ReleaseLease, ResetCache
 from controlplane import mailbox
 from controlplane.accounts.actions import record_audit
@@ -15,7 +16,6 @@ from controlplane.broadcast import broadcast
 from controlplane.errors import ConflictError
 from controlplane.fleet.groups import agent_group
 from controlplane.fleet.models import Engine, Operation, OperationState
-from controlplane.identity import uuid7
 from controlplane.notify import changed
 
 logger = logging.getLogger(__name__)

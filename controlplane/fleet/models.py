@@ -6,8 +6,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
 
+from connector.identity import uuid7
 from connector.protocol import Direction, EngineState, Role
-from controlplane.identity import uuid7
 
 MAX_NAME_CHARS = 128
 MAX_URL_CHARS = 512

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils import timezone
 
-from controlplane.identity import uuid7
+from connector.identity import uuid7
 
 MAX_SCOPE_CHARS = 220
 
