@@ -55,6 +55,8 @@ async def play(fleet: Fleet, console: Console, arguments: argparse.Namespace) ->
             return tally
         await run.histories(arguments.seed, arguments.histories)
         await run.races(arguments.seed, arguments.releases)
+        for line in tally.lines():
+            console.plain(line)
         if tally.failures:
             console.say("minimising the first failed history …")
             smallest = await run.minimise_first()
@@ -67,8 +69,6 @@ def conclude(options: Options, console: Console, arguments: argparse.Namespace, 
     summary = {"seed": arguments.seed, "mutation": arguments.mutation, **tally.summary()}
     path = options.layout.run / "correctness-summary.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-    for line in tally.lines():
-        console.plain(line)
     verdict = f"{len(tally.failures)} failures" if tally.failures else "every leg was exact"
     console.say(f"seed {arguments.seed}: {verdict}; the summary is in {path}")
     return 1 if tally.failures else 0

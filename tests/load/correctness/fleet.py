@@ -14,6 +14,7 @@ from connector.protocol import (
     LegDecided,
     LegEnvelope,
     PolicyPatch,
+    PolicyValues,
     Role,
 )
 from connector.signing import FleetKey
@@ -25,6 +26,8 @@ from tests.load.correctness.link_follower import LinkFollower
 
 TIMEOUT_SECONDS = 120
 MODELS = (SERVED_MODEL, *ADAPTERS)
+PATIENT = PolicyValues(kv_lease_duration=900, kv_pull_deadline=120, pinned_kv_limit=1.0)
+"""No pull or handoff ends because the machine is busy: every decision follows from what the run itself did."""
 
 Tokens = tuple[int, ...]
 
@@ -61,6 +64,7 @@ class Fleet:
         self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
         for engine in self._engines:
             await self._links[engine.name].connect(Path(self._layout.link_path(engine.name)))
+            await self._links[engine.name].set_policy(PATIENT)
         return self
 
     async def __aexit__(

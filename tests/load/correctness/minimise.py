@@ -1,6 +1,7 @@
 """Has hypothesis reduce a failing history to the shortest and plainest one that still fails on the same engines."""
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,27 @@ from hypothesis import strategies
 from tests.load.correctness.histories import History, Turn
 
 PLAIN_TURN = Turn()
-MAX_TRIALS = 120
+MAX_TRIALS = 60
+MAX_SECONDS = 180.0
+
+
+class OutOfTimeError(Exception):
+    """Ends a reduction whose trials take long; the smallest so far is the result."""
 
 
 def minimise(history: History, fails: Callable[[History], bool]) -> History:
     """The history itself when it does not fail again (a race), else the smallest that hypothesis found to fail."""
+    smallest, started = history, time.monotonic()
+
+    def noted(candidate: History) -> bool:
+        nonlocal smallest
+        if time.monotonic() - started > MAX_SECONDS:
+            raise OutOfTimeError
+        if not fails(candidate):
+            return False
+        smallest = min(smallest, candidate, key=lambda one: len(msgspec.json.encode(one)))
+        return True
+
     settings = hypothesis.settings(
         max_examples=MAX_TRIALS,
         database=None,
@@ -24,9 +41,9 @@ def minimise(history: History, fails: Callable[[History], bool]) -> History:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        return hypothesis.find(parts_of(history), fails, settings=settings, random=random.Random(history.seed))
-    except (hypothesis.errors.NoSuchExample, hypothesis.errors.Flaky):
-        return history
+        return hypothesis.find(parts_of(history), noted, settings=settings, random=random.Random(history.seed))
+    except (hypothesis.errors.NoSuchExample, hypothesis.errors.Flaky, OutOfTimeError):
+        return smallest
 
 
 @strategies.composite

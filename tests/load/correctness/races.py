@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from connector.protocol import Decision, LegDecided, PolicyPatch, PolicyValues
+from connector.protocol import Decision, LegDecided, PolicyPatch
 from deploy.local.engines import Engine
 from tests.load.correctness.comparison import Answer
 from tests.load.correctness.conversations import VOCABULARY
@@ -61,7 +61,6 @@ class Ballast:
         self._held: list[tuple[Engine, str]] = []
 
     async def __aenter__(self) -> "Ballast":
-        await self._fleet.decode_link.set_policy(PolicyValues(pinned_kv_limit=1.0), revision=2)
         for engine in (self._fleet.trio.plain_prefill, self._fleet.trio.caching_prefill):
             await self._fill(engine)
         await self._fill(self._fleet.trio.decode)

@@ -52,4 +52,6 @@ class Tally:
         }
 
     def lines(self) -> list[str]:
-        return [f"  {name}: {msgspec.json.encode(value).decode()}" for name, value in self.summary().items()]
+        """Without the failures, each of which was said when it came up."""
+        summary = {**self.summary(), "failures": len(self.failures)}
+        return [f"  {name}: {msgspec.json.encode(value).decode()}" for name, value in summary.items()]
