@@ -59,6 +59,7 @@ class FakeEngine:
         self.grants_leases = True
         self.grant_delay = 0.0
         self.ttl = TTL_SECONDS
+        self.decision = Decision.PULLED
         self.diverged_at_token: int | None = None
         self.num_prompt_tokens = 7
         self.port = 0
@@ -127,11 +128,11 @@ class FakeEngine:
         assert envelope is not None
         assert envelope.leg is Role.PREFILL
         assert body["kv_transfer_params"]["do_remote_decode"] is True
-        decision = Decision.PULLED if received.offer else envelope.reason_without_offer or Decision.NO_PLACEMENT
+        decision = self.decision if received.offer else envelope.reason_without_offer or Decision.NO_PLACEMENT
         reply = LegReply(
             offer=f"p-offer-{envelope.turn_id}",
             decision=decision,
-            num_pulled_tokens=64 if received.offer else 0,
+            num_pulled_tokens=64 if decision is Decision.PULLED else 0,
             lease_id=f"handoff-{envelope.turn_id}",
             diverged_at_token=self.diverged_at_token if received.offer else None,
         )

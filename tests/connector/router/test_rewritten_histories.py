@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from connector.protocol import Role, TurnRecorded
+from connector.protocol import Decision, Role, TurnRecorded
 from tests.connector.router.conftest import Scene, assistant, user
 from tests.connector.router.waiting import eventually
 
@@ -208,3 +208,14 @@ async def test_router_that_never_served_the_earlier_turn_names_nothing(scene: Sc
     turn = await agent.turn()
     assert (turn.diverged_at_message, turn.diverged_role) == (None, "")
     assert agent.replaced() == []
+
+
+async def test_skipped_pull_is_counted_by_its_reason_and_costs_the_turn_nothing(scene: Scene) -> None:
+    """Field report 7 (vllm-project/vllm#55801): a metric shows what was skipped below the threshold."""
+    agent = Agent(scene)
+    await agent.turn()
+    scene.prefill.decision = Decision.BELOW_THRESHOLD
+    turn = await agent.turn()
+    assert scene.metric('prefill_decisions_total{decision="recomputed_below_threshold"}') == 1
+    assert turn.diverged_role == ""
+    assert scene.decode.received[-1].offer == f"p-offer-{turn.turn_id}"
