@@ -1,5 +1,7 @@
 """What vLLM's own cache manager keeps and allocates, group by group, against what our offers name and readers take."""
 
+from typing import Any
+
 import pytest
 import torch
 from vllm import SamplingParams
@@ -22,15 +24,15 @@ from tests.contract.scheduler_bench import a_config
 BLOCK_SIZE = 4
 MAX_LENGTH = 256
 NUM_BLOCKS = 500
-ATTENTION = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
+ATTENTION: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
 
 
 def full(block_size: int = BLOCK_SIZE) -> KVCacheSpec:
-    return FullAttentionSpec(block_size=block_size, **ATTENTION)  # type: ignore[arg-type]
+    return FullAttentionSpec(block_size=block_size, **ATTENTION)
 
 
 def window(num_tokens: int) -> KVCacheSpec:
-    return SlidingWindowSpec(block_size=BLOCK_SIZE, sliding_window=num_tokens, **ATTENTION)  # type: ignore[arg-type]
+    return SlidingWindowSpec(block_size=BLOCK_SIZE, sliding_window=num_tokens, **ATTENTION)
 
 
 def a_cache(*specs: KVCacheSpec) -> KVCacheConfig:
