@@ -7,7 +7,7 @@ MAIN := .venv/bin/python
 ENGINE := .venv-engine/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs demo bench bench-prefill bench-correctness prepare browser frontend lock seams fmt lint \
+.PHONY: help up down status logs demo bench bench-prefill bench-connector bench-correctness test-vllm prepare browser frontend lock seams fmt lint \
 	test test-unit test-engine test-frontend test-browser test-e2e test-correctness
 
 help:
@@ -25,7 +25,9 @@ help:
 	@echo '  test-e2e          the whole stack with a real pair of engines'
 	@echo '  test-correctness  60 random histories and 40 raced releases, every leg against a recompute'
 	@echo 'make bench-correctness  the same at length (SEED=1 HISTORIES=2000 RELEASES=1000)'
+	@echo "make test-vllm      vLLM's own unit tests of its NIXL connector, stock and with ours in it"
 	@echo 'make bench-prefill  pulled against recomputed prefill, ours against stock vLLM'
+	@echo 'make bench-connector  throughput, step time and idle cost, ours against stock vLLM (ARGS=--quick: 4 min)'
 	@echo 'make bench          every benchmark'
 	@echo 'make seams          which seams of vLLM moved, by release (RELEASES=0.33.0 ARGS=--run); needs the package index'
 	@echo 'make fmt            format the sources'
@@ -41,10 +43,16 @@ logs:
 demo:
 	@$(MAIN) -m deploy.demo
 
-bench: bench-prefill
+bench: bench-prefill bench-connector
 
 bench-prefill: prepare
 	@$(MAIN) -m tests.load.bench_prefill $(ARGS)
+
+bench-connector: prepare
+	@$(MAIN) -m tests.load.bench_connector $(ARGS)
+
+test-vllm: prepare
+	@$(MAIN) -m tests.vllm_suite
 
 bench-correctness: prepare
 	@$(MAIN) -m tests.load.correctness --seed $(or $(SEED),1) --histories $(or $(HISTORIES),2000) \

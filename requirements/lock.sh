@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes both hashed locks; run by `make lock`. Needs uv, and for the engine's lock a place where uv finds torch's CPU build
+# Writes the hashed locks; run by `make lock`. Needs uv, and for the engine's lock a place where uv finds torch's CPU build
 # (UV_FIND_LINKS or UV_EXTRA_INDEX_URL). torch and what only its CUDA build needs stay out: torch is installed first.
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,6 +16,8 @@ for package in torch torchvision torchaudio torchcodec cuda-bindings cuda-pathfi
 done
 # shellcheck disable=SC2086
 compile --extra engine --extra engine-cpu --extra engine-test --extra agent $left_out -o requirements/engine-cpu.txt
+uv pip compile requirements/vllm-suite.in --no-deps --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" -o requirements/vllm-suite.txt
 if grep -n '://' requirements/*.txt; then
     echo "a lock names an address" >&2
     exit 1
