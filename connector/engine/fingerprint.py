@@ -64,7 +64,22 @@ def model_fingerprint(vllm_config: Any, shape: CacheShape) -> bytes:
 
 
 def _canonical(parts: Any) -> bytes:
-    return json.dumps(parts, sort_keys=True, default=str).encode()
+    """Equal for equal parts in every process, whatever they hold."""
+    return json.dumps(_plain(parts)).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, dict):
+        return sorted(([str(key), _plain(item)] for key, item in value.items()), key=lambda pair: str(pair[0]))
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    described = str(value)
+    # An object that only says where it lies in memory is told by its name.
+    return getattr(value, "__qualname__", type(value).__qualname__) if " at 0x" in described else described
 
 
 def _sample(folder: Path) -> str:

@@ -158,6 +158,18 @@ def test_weights_of_a_local_model_count_wherever_they_lie(tmp_path: Path) -> Non
     assert stored("elsewhere", b"a" * 99 + b"b") != one
 
 
+def test_a_fingerprint_is_the_same_in_every_process_whatever_the_configuration_holds() -> None:
+    def overrides() -> dict[str, Any]:
+        return {
+            "hf_overrides": lambda config: config,
+            "hf_id2label": {0: "a", "one": "b"},
+            "hf_parts": {"set": {"b", "a"}, "object": object(), "nested": AnHfConfig()},
+        }
+
+    assert fingerprint(**overrides()) == fingerprint(**overrides())
+    assert fingerprint(**overrides()) != fingerprint()
+
+
 def test_weights_that_cannot_be_read_do_not_stop_the_engine(tmp_path: Path) -> None:
     folder = tmp_path / "tuned"
     folder.mkdir()
