@@ -25,7 +25,7 @@ class ReturnOdds:
     def __init__(self) -> None:
         self._num_exposed = [0.0] * NUM_BUCKETS
         self._num_returned = [0.0] * NUM_BUCKETS
-        self._leftover: list[float] | None = None
+        self._curve: ReturnCurve | None = None
 
     def observe(self, idle_seconds: float, *, returned: bool) -> None:
         """One idle interval has ended at this age."""
@@ -34,16 +34,15 @@ class ReturnOdds:
             self._num_exposed[bucket] += 1.0
         self._num_exposed[last] += 1.0 if returned else 0.5
         self._num_returned[last] += returned
-        self._leftover = None
+        self._curve = None
         if self._num_exposed[0] > MEMORY:
             self._forget()
 
-    def chance(self, idle_seconds: float, remaining_seconds: float) -> float:
-        """Of a return before the lease ends, of one that was idle for so long; between 0 and 1."""
-        if self._leftover is None:
-            self._leftover = self._survival()
-        first, last = bucket_of(idle_seconds), bucket_of(idle_seconds + remaining_seconds)
-        return 1.0 - self._leftover[last + 1] / self._leftover[first]
+    def curve(self) -> "ReturnCurve":
+        """The estimate as of now."""
+        if self._curve is None:
+            self._curve = ReturnCurve(self._survival())
+        return self._curve
 
     def _survival(self) -> list[float]:
         """``[bucket]``: the share of intervals that reach its beginning without a return."""
@@ -56,6 +55,21 @@ class ReturnOdds:
     def _forget(self) -> None:
         self._num_exposed = [count / 2 for count in self._num_exposed]
         self._num_returned = [count / 2 for count in self._num_returned]
+
+
+class ReturnCurve:
+    """One estimate, which later observations leave as it is."""
+
+    def __init__(self, survival: list[float]) -> None:
+        """``[bucket]``: the share of intervals that reach its beginning without a return."""
+        self._chances = [
+            [1.0 - survival[max(first, last) + 1] / survival[first] for last in range(NUM_BUCKETS)]
+            for first in range(NUM_BUCKETS)
+        ]
+
+    def chance(self, idle_seconds: float, remaining_seconds: float) -> float:
+        """Of a return before the lease ends, of one that was idle for so long; between 0 and 1."""
+        return self._chances[bucket_of(idle_seconds)][bucket_of(idle_seconds + remaining_seconds)]
 
 
 def bucket_of(idle_seconds: float) -> int:

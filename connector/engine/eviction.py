@@ -3,54 +3,68 @@
 import heapq
 from collections.abc import Callable, Collection
 
-from connector.engine.lease import Lease
+from connector.engine.lease import Lease, Standing
 from connector.engine.leases import LeaseTable
 
 Rank = tuple[bool, bool, float, float, int]
+MAX_RANKED = 256
+"""Enough for many choices, and few enough to keep."""
 
 
-class Eviction:
-    """One choice among the live leases of a table, but the one at slot ``keep``.
+class Ranking:
+    """The live leases that would go first, by a benefit as of one moment; good for several choices in a row.
 
-    ``benefit_of`` must not change meanwhile. Ties are broken by the longest idle, then by the slot: a stable order.
+    Ties are broken by the longest idle, then by the slot, so the order is stable. A lease whose standing has changed
+    since it was ranked is ranked anew when its turn comes.
     """
 
-    def __init__(self, table: LeaseTable, benefit_of: Callable[[Lease], float], keep: int | None = None) -> None:
+    def __init__(self, table: LeaseTable, benefit_of: Callable[[Standing], float]) -> None:
         self._table = table
         self._benefit_of = benefit_of
-        self._ranks = [self._rank(lease) for lease in table if lease.is_live and lease.slot != keep]
-        self._candidates = {rank[-1] for rank in self._ranks}
-        heapq.heapify(self._ranks)
+        self._ranks = heapq.nsmallest(MAX_RANKED, (self._rank(lease) for lease in table if lease.is_live))
 
-    def choose(self, num_blocks: int, wanted: Collection[int] = ()) -> list[Lease]:
-        """Leases, retired in the table, without which that many blocks are free; all leases if that frees too few.
+    @property
+    def is_used_up(self) -> bool:
+        return not self._ranks
+
+    def add(self, lease: Lease) -> None:
+        """One that was granted since."""
+        heapq.heappush(self._ranks, self._rank(lease))
+
+    def choose(self, num_blocks: int, wanted: Collection[int] = (), keep: Lease | None = None) -> list[Lease]:
+        """Leases, retired in the table, without which that many blocks are free; all ranked ones if that is too few.
 
         Blocks in ``wanted`` don't count: whoever needs room will use those itself, as cached ones.
         """
-        chosen: list[Lease] = []
+        chosen: dict[int, Lease] = {}
         num_lacking = num_blocks
+        is_kept_ranked = False
         while num_lacking > 0 and self._ranks:
-            lease = self._pop()
-            if lease is not None:
-                chosen.append(lease)
+            rank = heapq.heappop(self._ranks)
+            lease = self._table.at(rank[-1])
+            if lease is None or not lease.is_live or lease.slot in chosen:
+                continue
+            if lease is keep:
+                is_kept_ranked = True
+            elif rank != self._rank(lease):
+                self.add(lease)
+            else:
+                chosen[lease.slot] = lease
                 num_lacking -= self._retire(lease, wanted)
-        if num_lacking >= 0:
-            return chosen
-        return self._spare(chosen, -num_lacking, wanted)
-
-    def _pop(self) -> Lease | None:
-        rank = heapq.heappop(self._ranks)
-        lease = self._table.at(rank[-1])
-        # An entry is stale when the lease's last fellow holder of some block has gone since.
-        return lease if lease is not None and rank[-1] in self._candidates and rank == self._rank(lease) else None
+        leaving = list(chosen.values())
+        if num_lacking <= 0:
+            leaving = self._spare(leaving, -num_lacking, wanted)
+        if keep is not None and is_kept_ranked:
+            self.add(keep)
+        return leaving
 
     def _retire(self, lease: Lease, wanted: Collection[int]) -> int:
-        """How many blocks that frees."""
-        self._candidates.discard(lease.slot)
+        """How many blocks that frees. Who is now the only holder of some has more to lose."""
         freed, lone_slots = self._table.retire(lease)
-        for slot in lone_slots & self._candidates:
-            if (other := self._table.at(slot)) is not None:
-                heapq.heappush(self._ranks, self._rank(other))
+        for slot in lone_slots:
+            other = self._table.at(slot)
+            if other is not None and other.is_live:
+                self.add(other)
         return sum(block not in wanted for block in freed)
 
     def _spare(self, chosen: list[Lease], num_spare: int, wanted: Collection[int]) -> list[Lease]:
@@ -60,6 +74,7 @@ class Eviction:
             num_held_again = sum(block not in wanted for block in self._table.revive(lease))
             if num_held_again <= num_spare:
                 num_spare -= num_held_again
+                self.add(lease)
             else:
                 self._table.retire(lease)
                 leaving.append(lease)
@@ -67,4 +82,11 @@ class Eviction:
 
     def _rank(self, lease: Lease) -> Rank:
         """The least goes first. One that frees no block by itself goes only when no other frees any."""
-        return (lease.pinned, lease.num_unique == 0, self._benefit_of(lease), lease.used_at, lease.slot)
+        standing = lease.standing()
+        return (
+            standing.is_pinned,
+            standing.num_unique == 0,
+            self._benefit_of(standing),
+            standing.used_at,
+            standing.slot,
+        )

@@ -95,7 +95,6 @@ class LeaseFactory:
 
     def granted(self, lease: Lease) -> LeaseGranted:
         lease_id, session_id, turn_id = lease.texts[:3]
-        num_blocks = len(lease.blocks())
         return LeaseGranted(
             lease_id=lease_id,
             kind=lease.kind,
@@ -103,8 +102,8 @@ class LeaseFactory:
             turn_id=turn_id,
             tenant=lease.tenant,
             num_tokens=lease.num_tokens,
-            num_blocks=num_blocks,
-            num_bytes=num_blocks * self.bytes_per_block,
+            num_blocks=lease.num_blocks,
+            num_bytes=lease.num_blocks * self.bytes_per_block,
             remaining_seconds=lease.remaining_seconds(),
             pinned=lease.pinned,
         )

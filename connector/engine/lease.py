@@ -4,7 +4,8 @@ import struct
 import time
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from connector.engine.compact import pack_texts, unpack_texts
 from connector.engine.digests import DIGEST_BYTES
@@ -44,10 +45,27 @@ class Bit:
         lease.flags = lease.flags | self._mask if value else lease.flags & ~self._mask
 
 
-HEAD = struct.Struct("<dddQIIIIHHIi")
-"""The cells of ``Lease``, in their order."""
+STANDING = struct.Struct("<ddIIIIH")
+HEAD = struct.Struct("<ddIIIIHdQIHIi")
+"""The cells of ``Lease``, in their order; ``STANDING`` are the first of them."""
 NO_OWN_TTL = -1
 _COUNT = struct.Struct("<I")
+
+
+class Standing(NamedTuple):
+    """The cells of a lease that eviction weighs."""
+
+    deadline: float
+    used_at: float
+    num_tokens: int
+    num_unique: int
+    num_blocks: int
+    flags: int
+    slot: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return bool(self.flags & 1)
 
 
 class Lease:
@@ -56,23 +74,25 @@ class Lease:
     ``deadline``, ``renewed_at`` and ``used_at`` (the grant, or the last read) are this process's ``perf_counter``.
     ``ending`` is set once its release was asked of the workers, and says how it will be reported when they have
     confirmed. ``slot`` and ``generation`` are those of its fence word; the slot is its place in the table as well.
-    ``num_unique``: blocks that no other live lease holds. The ``request_id`` is vLLM's own string, which lives as long.
+    ``num_blocks`` are its distinct blocks, ``num_unique`` those that no other live lease holds. The ``request_id`` is
+    vLLM's own string, which lives as long.
     """
 
     __slots__ = ("ending", "record", "request_id", "tenant")
 
     deadline = Cell[float]("d", 0)
-    renewed_at = Cell[float]("d", 8)
-    used_at = Cell[float]("d", 16)
-    generation = Cell[int]("Q", 24)
-    num_tokens = Cell[int]("I", 32)
-    num_unique = Cell[int]("I", 36)
-    num_reads = Cell[int]("I", 40)
-    flags = Cell[int]("I", 44)
-    slot = Cell[int]("H", 48)
-    _num_groups = Cell[int]("H", 50)
-    _num_text_bytes = Cell[int]("I", 52)
-    _own_ttl = Cell[int]("i", 56)
+    used_at = Cell[float]("d", 8)
+    num_tokens = Cell[int]("I", 16)
+    num_unique = Cell[int]("I", 20)
+    num_blocks = Cell[int]("I", 24)
+    flags = Cell[int]("I", 28)
+    slot = Cell[int]("H", 32)
+    renewed_at = Cell[float]("d", 34)
+    generation = Cell[int]("Q", 42)
+    num_reads = Cell[int]("I", 50)
+    _num_groups = Cell[int]("H", 54)
+    _num_text_bytes = Cell[int]("I", 56)
+    _own_ttl = Cell[int]("i", 60)
 
     pinned = Bit(0)
     is_handoff = Bit(1)
@@ -110,10 +130,10 @@ class Lease:
         counts = b"".join(_COUNT.pack(len(group)) for group in block_ids)
         ids = b"".join(array("I", group).tobytes() for group in block_ids)
         slot, generation = fence
+        num_blocks = len(frozenset[int]().union(*block_ids))
         flags = (kind is LeaseKind.HANDOFF) << 1
-        head = HEAD.pack(
-            deadline, granted_at, granted_at, generation, num_tokens, 0, 0, flags, slot, len(block_ids), len(texts), 0
-        )
+        standing = (deadline, granted_at, num_tokens, 0, num_blocks, flags, slot)
+        head = HEAD.pack(*standing, granted_at, generation, 0, len(block_ids), len(texts), NO_OWN_TTL)
         self.record = bytearray(b"".join((head, texts, tail_digest, counts, ids, digests)))
         self.take_policy(policy)
 
@@ -152,6 +172,18 @@ class Lease:
         """A session lease that can still be offered."""
         return self.ending is None and not self.is_handoff
 
+    def standing(self) -> "Standing":
+        """What eviction weighs, in one look."""
+        return Standing._make(STANDING.unpack_from(self.record))
+
+    @property
+    def session_id(self) -> str:
+        return next(islice(unpack_texts(self._texts()), 1, None))
+
+    @property
+    def turn_id(self) -> str:
+        return next(islice(unpack_texts(self._texts()), 2, None))
+
     @property
     def texts(self) -> tuple[str, ...]:
         """Ids of lease, session, turn and digest key, then the router's chain."""
@@ -159,7 +191,7 @@ class Lease:
 
     @property
     def digest_key_id(self) -> str:
-        return self.texts[3]
+        return next(islice(unpack_texts(self._texts()), 3, None))
 
     @property
     def chain(self) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ class LeaseControl:
             self.reporter.done(command, "not_found")
             return
         self.table.pin(lease, pinned=command.pinned)
+        self.room.note_pins()
         lease.renewed_at = time.perf_counter()
         self._set_remaining(lease, PINNED_SECONDS if command.pinned else command.ttl_seconds)
         self._follow_reads(lease)
@@ -147,10 +148,11 @@ class LeaseControl:
             self.release(lease, LeaseState.RELEASED, "pinned_kv_limit")
             return
         self._supersede(lease, frozenset(replaces), covers)
+        self.room.note_granted(lease)
         self.room.enforce_limit(keep=lease)
 
     def _supersede(self, new: Lease, replaces: frozenset[str], covers: Callable[[Lease], bool]) -> None:
-        for old in self.table.of_session(new.tenant, new.texts[1]):
+        for old in self.table.of_session(new.tenant, new.session_id):
             if old is new or old.pinned:
                 continue
             if old.num_tokens <= new.num_tokens and covers(old):
@@ -209,6 +211,6 @@ class LeaseControl:
         """What its end teaches, and what it cost if nobody has read it."""
         idle_seconds = time.perf_counter() - lease.used_at
         if lease.num_reads == 0:
-            self.unread_block_seconds += len(lease.blocks()) * idle_seconds
+            self.unread_block_seconds += lease.num_blocks * idle_seconds
         if state is not LeaseState.SUPERSEDED and reason != "read":
             self.room.odds.observe(idle_seconds, returned=False)

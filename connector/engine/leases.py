@@ -64,7 +64,7 @@ class LeaseTable:
         return [
             lease
             for lease in leases
-            if lease is not None and lease.is_live and lease.tenant == tenant and lease.texts[1] == session_id
+            if lease is not None and lease.is_live and lease.tenant == tenant and lease.session_id == session_id
         ]
 
     # ------------------------------------------------ coming and going
@@ -176,7 +176,7 @@ class LeaseTable:
 
     @staticmethod
     def _unread(lease: Lease) -> int:
-        return len(lease.blocks()) if lease.num_reads == 0 and not lease.is_handoff else 0
+        return lease.num_blocks if lease.num_reads == 0 and not lease.is_handoff else 0
 
 
 def _is_lease(lease: Lease, key: str) -> bool:
@@ -188,4 +188,4 @@ def _is_request(lease: Lease, key: str) -> bool:
 
 
 def _is_turn(lease: Lease, key: str) -> bool:
-    return lease.texts[2] == key
+    return lease.turn_id == key

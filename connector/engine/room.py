@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from connector.engine.benefit import ReturnOdds, tokens_saved
+from connector.engine.benefit import ReturnCurve, ReturnOdds, tokens_saved
 from connector.engine.demand import BlockDemand
-from connector.engine.eviction import Eviction
-from connector.engine.lease import Lease
+from connector.engine.eviction import MAX_RANKED, Ranking
+from connector.engine.lease import Lease, Standing
 from connector.engine.leases import LeaseTable
 from connector.engine.policy import LivePolicy
 
 logger = logging.getLogger("vllm.backhaul.room")
 
 LOW_WATER_BLOCKS = 4
+RANKING_SECONDS = 1.0
 
 
 class LeaseRoom:
@@ -35,6 +36,8 @@ class LeaseRoom:
         self._demand = demand
         self._asked_in_vain: tuple[str, int] = ("", 0)
         self._low_water = LOW_WATER_BLOCKS
+        self._ranking: Ranking | None = None
+        self._ranked_at = 0.0
 
     def bind(self, block_pool: Any) -> None:
         self._block_pool = block_pool
@@ -52,6 +55,14 @@ class LeaseRoom:
         if self._table.num_pinned:
             blocks.update(*(other.blocks() for other in self._table if other.pinned and other.is_live))
         return len(blocks) <= self.limit_blocks
+
+    def note_granted(self, lease: Lease) -> None:
+        if self._ranking is not None:
+            self._ranking.add(lease)
+
+    def note_pins(self) -> None:
+        """Whom an operator has pinned or unpinned is ranked at once."""
+        self._ranking = None
 
     def enforce_limit(self, keep: Lease | None = None) -> None:
         self._evict(self._table.num_live_blocks - self.limit_blocks, "pinned_kv_limit", keep=keep)
@@ -95,15 +106,29 @@ class LeaseRoom:
     # ------------------------------------------------ who goes
 
     def _evict(self, num_blocks: int, reason: str, wanted: Collection[int] = (), keep: Lease | None = None) -> None:
-        if num_blocks <= 0:
-            return
-        now = time.perf_counter()
-        eviction = Eviction(self._table, lambda lease: self._benefit(lease, now), keep.slot if keep else None)
-        for lease in eviction.choose(num_blocks, wanted):
-            logger.info("Evicting lease %s (%d blocks): %s.", lease.lease_id, len(lease.blocks()), reason)
-            self._order(lease, reason)
+        while num_blocks > 0:
+            before = self._table.num_live_blocks
+            ranking, is_new = self._current_ranking()
+            for lease in ranking.choose(num_blocks, wanted, keep):
+                logger.info("Evicting lease %s (%d blocks): %s.", lease.lease_id, lease.num_blocks, reason)
+                self._order(lease, reason)
+            if not ranking.is_used_up or is_new:
+                return
+            self._ranking = None
+            num_blocks -= before - self._table.num_live_blocks
 
-    def _benefit(self, lease: Lease, now: float) -> float:
-        """In tokens that need no second computing."""
-        num_tokens = tokens_saved(lease.num_tokens, lease.num_unique, len(lease.blocks()))
-        return num_tokens * self.odds.chance(now - lease.used_at, max(0.0, lease.deadline - now))
+    def _current_ranking(self) -> tuple[Ranking, bool]:
+        """Many leases are ranked once a second at most; with whether it was now."""
+        now = time.perf_counter()
+        if self._ranking is None or len(self._table) <= MAX_RANKED or now - self._ranked_at > RANKING_SECONDS:
+            curve = self.odds.curve()
+            self._ranking = Ranking(self._table, lambda standing: _benefit(standing, curve, now))
+            self._ranked_at = now
+            return self._ranking, True
+        return self._ranking, False
+
+
+def _benefit(standing: Standing, curve: ReturnCurve, now: float) -> float:
+    """In tokens that need no second computing."""
+    num_tokens = tokens_saved(standing.num_tokens, standing.num_unique, standing.num_blocks)
+    return num_tokens * curve.chance(now - standing.used_at, max(0.0, standing.deadline - now))

@@ -9,7 +9,7 @@ from connector.engine.compact import pack_texts, unpack_texts
 UUID = "01938c5e-7a3b-7000-8000-0123456789ab"
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(
     st.lists(
         st.one_of(

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.engine.eviction import Eviction
-from connector.engine.lease import Lease
+from connector.engine.eviction import MAX_RANKED, Ranking
+from connector.engine.lease import Lease, Standing
 from connector.engine.leases import LeaseTable
 from connector.protocol import LeaseKind, LeaseState
 from tests.connector.engine.builders import a_lease
 from tests.connector.engine.test_leases import ids, table_of, union
 
 
-def by_unique_blocks(lease: Lease) -> float:
+def by_unique_blocks(standing: Standing) -> float:
     """All are equally likely to return."""
-    return float(lease.num_unique)
+    return float(standing.num_unique)
 
 
-def evicted(table: LeaseTable, num_blocks: int, keep: int | None = None, wanted: Sequence[int] = ()) -> list[str]:
+def evicted(table: LeaseTable, num_blocks: int, keep: Lease | None = None, wanted: Sequence[int] = ()) -> list[str]:
     """Who would go; the table is then as it was."""
-    chosen = Eviction(table, by_unique_blocks, keep).choose(num_blocks, wanted)
+    chosen = Ranking(table, by_unique_blocks).choose(num_blocks, wanted, keep)
     for lease in chosen:
         table.revive(lease)
     return ids(chosen)
@@ -79,7 +79,7 @@ def test_leases_that_are_ending_or_hand_over_are_left_alone() -> None:
 
 def test_the_lease_to_keep_stays() -> None:
     kept = a_lease("kept", [1])
-    assert evicted(table_of(kept, a_lease("other", [2, 3])), 1, keep=kept.slot) == ["other"]
+    assert evicted(table_of(kept, a_lease("other", [2, 3])), 1, keep=kept) == ["other"]
 
 
 def test_blocks_that_the_asker_takes_as_cached_are_no_gain() -> None:
@@ -88,12 +88,55 @@ def test_blocks_that_the_asker_takes_as_cached_are_no_gain() -> None:
     assert evicted(table, 1, wanted=[1, 2]) == ["other"]
 
 
+def test_one_ranking_serves_choice_after_choice() -> None:
+    leases = [a_lease(str(size), range(10 * size, 11 * size)) for size in (1, 2, 3)]
+    table = table_of(*leases)
+    ranking = Ranking(table, by_unique_blocks)
+    order = []
+    for _ in range(3):
+        (lease,) = ranking.choose(1)
+        lease.ending = (LeaseState.RELEASED, "pressure")
+        order.append(lease)
+    assert ids(order) == ["1", "2", "3"]
+    assert ranking.is_used_up
+
+
+def test_what_changed_since_the_ranking_counts_at_the_choice() -> None:
+    small, big = a_lease("small", [1]), a_lease("big", [2, 3])
+    table = table_of(small, big)
+    ranking = Ranking(table, by_unique_blocks)
+    table.pin(small, pinned=True)
+    newer = a_lease("newer", [4])
+    table.add(newer)
+    ranking.add(newer)
+    assert ids(ranking.choose(1)) == ["newer"]
+
+
+def test_who_was_kept_or_spared_may_go_the_next_time() -> None:
+    kept, big = a_lease("kept", [1]), a_lease("big", [2, 3, 4])
+    table = table_of(kept, a_lease("small", [5], age_seconds=9), big)
+    ranking = Ranking(table, by_unique_blocks)
+    chosen = ranking.choose(3, keep=kept)
+    assert ids(chosen) == ["big"]
+    big.ending = (LeaseState.RELEASED, "pressure")
+    assert ids(ranking.choose(2)) == ["small", "kept"]
+
+
+def test_only_so_many_are_ranked_at_a_time() -> None:
+    table = LeaseTable()
+    table.bind(2000)
+    for number in range(MAX_RANKED + 50):
+        table.add(a_lease(str(number), [number], age_seconds=number))
+    chosen = Ranking(table, by_unique_blocks).choose(MAX_RANKED + 10)
+    assert ids(chosen) == [str(number) for number in range(MAX_RANKED + 49, 49, -1)]
+
+
 ROWS = st.lists(
     st.tuples(st.sets(st.integers(0, 9), min_size=1), st.booleans(), st.booleans(), st.integers(0, 50)), max_size=6
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(ROWS, st.integers(-1, 12))
 def test_enough_goes_and_no_lease_more_than_needed(rows: list[tuple[set[int], bool, bool, int]], wanted: int) -> None:
     leases = [
@@ -102,7 +145,7 @@ def test_enough_goes_and_no_lease_more_than_needed(rows: list[tuple[set[int], bo
         for index, (blocks, pinned, ending, age) in enumerate(rows)
     ]  # fmt: skip
     candidates = [lease for lease in leases if lease.ending is None]
-    chosen = Eviction(table_of(*leases), by_unique_blocks).choose(wanted)
+    chosen = Ranking(table_of(*leases), by_unique_blocks).choose(wanted)
 
     def num_freed(gone: Sequence[Lease]) -> int:
         return len(union(candidates)) - len(union([lease for lease in candidates if lease not in gone]))

@@ -12,7 +12,7 @@ from connector.engine.slot_index import NUM_SLOTS
 from connector.protocol import LeaseKind, LeaseState
 from tests.connector.engine.builders import a_lease
 
-DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=200)
+DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=100)
 NUM_BLOCKS = 40
 
 

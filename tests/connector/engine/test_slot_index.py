@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from connector.engine.slot_index import SlotIndex
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 7), st.integers(0, 20)), max_size=40))
 def test_it_holds_what_a_dictionary_would(steps: list[tuple[bool, int, int]]) -> None:
     index, key_of = SlotIndex(8), dict[int, int]()
