@@ -14,7 +14,10 @@ from tests.contract.worker_bench import ManualClock
 
 HISTORIES = [list(range(1, 19)), [*range(1, 13), 60, 61, 62, 63, 64], [9, *range(30, 47)]]
 MAX_REQUESTS = 8
-MAX_TOKENS = 60
+MAX_TOKENS = 30
+NUM_BLOCKS = 18
+"""So few that blocks of ended leases soon belong to others."""
+MAX_STEPS = 60
 FAULTS = ["send_notif", "make_prepped_xfer", "transfer_data", "transfer_fence", "release_xfer_handle"]
 
 
@@ -26,13 +29,15 @@ class PairMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pair = Pair(self.folder, self.clock, num_blocks=48)
+        self.pair = Pair(self.folder, self.clock, num_blocks=NUM_BLOCKS)
         self.engines = (self.pair.prefill, self.pair.decode)
-        for engine in self.engines:
-            engine.nixls[0].is_prompt = False
         self.prompts: dict[str, list[int]] = {}
         self.aborted: set[str] = set()
         self.number = 0
+        for tokens in HISTORIES[:2]:
+            self.pair.turn(self._new(tokens), tokens)
+        for engine in self.engines:
+            engine.nixls[0].is_prompt = False
 
     # ------------------------------------------------ requests
 
@@ -74,6 +79,16 @@ class PairMachine(RuleBasedStateMachine):
         tokens = self.prompts[name.removeprefix("p-")] if name else data.draw(st.sampled_from(HISTORIES))
         offer = self.pair.offer_of(name) if name else None
         self.pair.start_decode(self._new(tokens), tokens, offer, num_tokens, **self._own_deadline(data))
+
+    @precondition(lambda self: self._num_alive() < MAX_REQUESTS)
+    @rule(is_prefill=st.booleans(), num_tokens=st.integers(8, MAX_TOKENS), num_steps=st.integers(0, 3))
+    def ask_something_else(self, is_prefill: bool, num_tokens: int, num_steps: int) -> None:
+        """Of a stock client; takes blocks and shares none."""
+        turn = self._new([10 + (self.number * 7 + position) % 80 for position in range(num_tokens)])
+        engine = self.engines[not is_prefill]
+        engine.add(f"{'p' if is_prefill else 'd'}-{turn}", self.prompts[turn], None, 2)
+        for _ in range(num_steps):
+            engine.step()
 
     def _unfinished(self) -> list[tuple[Engine, str]]:
         return [
@@ -192,9 +207,10 @@ class PairMachine(RuleBasedStateMachine):
             for engine in self.engines:
                 engine.nixls[0].faults.clear()
                 engine.nixls[0].is_prompt = True
-            for engine, name in self._unfinished():
-                engine.run(name)
-            self.pair.expire_all()
+            for _ in range(MAX_STEPS):
+                self.pair.step()
+                self.clock.now += 5
+            assert self._unfinished() == []
             self.pair.expire_all()
             assert self.pair.leftovers() == []
             self.answers_are_the_truth_so_far()
