@@ -1,11 +1,12 @@
 """What a lease costs: bytes that both halves keep for it, and microseconds of the step that it rides on.
 
-Run it: ``python -m tests.load.bench_leases`` in the engine's environment. ``tests/contract/test_lease_cost.py`` holds the bytes to
-their bound. Bytes are tracemalloc's, over a full table of 4,096 leases granted, ordered and obeyed as in an engine;
+Run it: ``python -m tests.load.bench_leases`` in the engine's environment. ``tests/contract/test_lease_cost.py`` holds
+the bytes to their bound. Bytes are tracemalloc's, over a full table of 4,096 leases granted, ordered and obeyed as in an engine;
 the request ids are vLLM's own strings, which live as long as it holds the blocks, and are not counted.
 """
 
 import gc
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -143,17 +144,21 @@ def microseconds(action: Callable[[], object], num_times: int) -> float:
     return (time.thread_time() - start) / num_times * 1e6
 
 
+def show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
 def print_bytes() -> None:
-    print("bytes of a lease     scheduler  worker   total   bound   fixed per engine")
+    show("bytes of a lease     scheduler  worker   total   bound   fixed per engine")
     for num_blocks in (1, 8, 64, 256):
         cost = measure(num_blocks)
         bound = BYTES_PER_LEASE + BYTES_PER_BLOCK * num_blocks
-        print(
+        show(
             f"{num_blocks:>4} blocks          {cost.scheduler:9.0f} {cost.worker:7.0f} {cost.total:7.0f} {bound:7}"
             f" {cost.fixed / 1024:9.0f} KiB"
         )
     longer = measure(8, num_chain=2 * TYPICAL_CHAIN).total - measure(8).total
-    print(f"each further hash of the router's chain: {longer / TYPICAL_CHAIN:.0f} bytes")
+    show(f"each further hash of the router's chain: {longer / TYPICAL_CHAIN:.0f} bytes")
 
 
 def print_times() -> None:
@@ -181,15 +186,15 @@ def print_times() -> None:
         ("sign its offer", lambda: factory.signed_offer(lease), 500),
         ("grant one, its offer signed", grant, num_new),
     ]
-    print(f"microseconds of CPU with {len(table)} leases of {num_blocks} blocks held")
+    show(f"microseconds of CPU with {len(table)} leases of {num_blocks} blocks held")
     for what, action, num_times in rows:
-        print(f"  {what:<40}{microseconds(action, num_times):9.1f}")
+        show(f"  {what:<40}{microseconds(action, num_times):9.1f}")
     bench.num_free = 0
-    print(f"  {'evict one under pressure, ranking all':<40}{microseconds(evict, 1):9.1f}")
+    show(f"  {'evict one under pressure, ranking all':<40}{microseconds(evict, 1):9.1f}")
     for _ in range(8):
         bench.num_free -= 100
         last = microseconds(evict, 1)
-    print(f"  {'evict one more in the same second':<40}{last:9.1f}")
+    show(f"  {'evict one more in the same second':<40}{last:9.1f}")
 
 
 if __name__ == "__main__":
