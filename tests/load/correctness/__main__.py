@@ -55,6 +55,7 @@ async def play(fleet: Fleet, console: Console, arguments: argparse.Namespace) ->
             return tally
         await run.histories(arguments.seed, arguments.histories)
         await run.races(arguments.seed, arguments.releases)
+        tally.lease_ends = fleet.decode_link.num_ended
         for line in tally.lines():
             console.plain(line)
         if tally.failures:

@@ -6,6 +6,7 @@ as it does with a model.
 
 import random
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -60,11 +61,15 @@ class FakeFleet:
         self._verifies = verifies
         self.decode_link = FakeLink()
         self._held: dict[str, Offered] = {}
+        self.forgotten: set[str] = set()
         plain, caching, decode = (
             Engine(name=name, role=name.split("-")[0], port=0, nixl_port=0)
             for name in ("prefill-0", "prefill-1", "decode-0")
         )
         self.trio = Trio(plain_prefill=plain, caching_prefill=caching, decode=decode)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        self.forgotten.update(ids)
 
     def prefill_engine(self, *, caches: bool) -> Engine:
         return self.trio.caching_prefill if caches else self.trio.plain_prefill

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -80,6 +81,11 @@ class Fleet:
     @property
     def decode_link(self) -> LinkFollower:
         return self.link(self.trio.decode)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Turns and leases that nobody will ask for any more."""
+        for link in self._links.values():
+            link.forget(*ids)
 
     def prefill_engine(self, *, caches: bool) -> Engine:
         return self.trio.caching_prefill if caches else self.trio.plain_prefill

@@ -65,6 +65,7 @@ class HistoryRun:
         self._checks = LegChecks(tally)
         self._name = uuid.uuid4().hex
         self._leases: list[HeldLease] = []
+        self._turn_ids: list[str] = []
         self._conversation: Conversation = ()
         self._truths: dict[tuple[tuple[int, ...], int, int], asyncio.Future[Answer]] = {}
 
@@ -75,6 +76,7 @@ class HistoryRun:
         finally:
             link = self._fleet.decode_link
             await asyncio.gather(*(link.release(lease.lease_id) for lease in self._leases))
+            self._fleet.forget([*self._turn_ids, *(lease.lease_id for lease in self._leases)])
         self._tally.num_histories += 1
 
     async def _turn(self, index: int, turn: Turn) -> None:
@@ -91,6 +93,7 @@ class HistoryRun:
             )
             for number in range(turn.num_branches if index else 1)
         ]
+        self._turn_ids += [branch.turn_id for branch in branches]
         await asyncio.gather(
             *(self._prefill(index, turn, branch, lease) for branch in branches),
             *(self._fill(turn, number) for number in range(turn.num_fillers)),

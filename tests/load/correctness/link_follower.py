@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ class LinkFollower:
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Any]]] = defaultdict(list)
         self._reading: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter
+        self.num_ended: Counter[str] = Counter()
 
     async def connect(self, path: Path) -> EngineHello:
         reader, self._writer = await asyncio.open_unix_connection(str(path))
@@ -146,6 +147,7 @@ class LinkFollower:
         if isinstance(event, LegDecided):
             self._found_one("decided", event.turn_id, event)
         elif isinstance(event, LeaseEnded):
+            self.num_ended[f"{event.state.value}: {event.reason}"] += 1
             self._found_one("ended", event.lease_id, event)
 
     def _found_one(self, kind: str, key: str, message: object, *, is_kept: bool = True) -> None:

@@ -21,8 +21,8 @@ from tests.load.correctness.histories import BLOCK_SIZE
 from tests.load.correctness.leg_checks import LegChecks, MismatchError
 from tests.load.correctness.tally import Tally
 
-BALLAST_TOKENS = 990
-FREE_BLOCKS = 84
+BALLAST_BLOCKS = 30
+FREE_BLOCKS = 64
 NUM_FILLERS = 3
 OFFSETS_MS = (-5.0, 15.0)
 """Of the release, from the moment when the reading leg is posted."""
@@ -70,18 +70,22 @@ class Ballast:
         await asyncio.gather(*(self._fleet.link(engine).release(key) for engine, key in self._held))
 
     async def _fill(self, engine: Engine) -> None:
-        num_blocks_each = -(-BALLAST_TOKENS // BLOCK_SIZE)
         load = (await self._fleet.link(engine).ping()).load
-        for number in range((load.num_free_blocks - FREE_BLOCKS) // num_blocks_each):
-            leg = plain_leg(random_prompt(BALLAST_TOKENS, f"ballast {number}"))
-            if engine is self._fleet.trio.decode:
-                _, _, lease = await self._fleet.decode(leg)
-                await self._fleet.decode_link.extend(lease.lease.lease_id, HELD_SECONDS, pinned=True)
-                self._held.append((engine, lease.lease.lease_id))
-            else:
-                leg = msgspec.structs.replace(leg, policy=PolicyPatch(kv_lease_duration=HELD_SECONDS))
-                answer, _ = await self._fleet.prefill(engine, leg)
-                self._held.append((engine, str(answer.backhaul["lease_id"])))
+        num_blocks = load.num_free_blocks - FREE_BLOCKS
+        while num_blocks > 0:
+            num_here = min(BALLAST_BLOCKS, num_blocks)
+            await self._hold(engine, plain_leg(random_prompt(num_here * BLOCK_SIZE, f"ballast {num_blocks}")))
+            num_blocks -= num_here
+
+    async def _hold(self, engine: Engine, leg: LegRequest) -> None:
+        if engine is self._fleet.trio.decode:
+            _, _, lease = await self._fleet.decode(leg)
+            await self._fleet.decode_link.extend(lease.lease.lease_id, HELD_SECONDS, pinned=True)
+            self._held.append((engine, lease.lease.lease_id))
+        else:
+            leg = msgspec.structs.replace(leg, policy=PolicyPatch(kv_lease_duration=HELD_SECONDS))
+            answer, _ = await self._fleet.prefill(engine, leg)
+            self._held.append((engine, str(answer.backhaul["lease_id"])))
 
 
 class RaceRun:
