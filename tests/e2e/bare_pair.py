@@ -32,7 +32,7 @@ from deploy.local.engines import SERVED_MODEL
 
 TIMEOUT_SECONDS = 60
 NUM_TOP = 5
-LEASE_NOTICE_SECONDS = 1.0
+LEASE_NOTICE_SECONDS = 10.0
 """A lease is on the link within milliseconds of the answer; longer than this means that none was granted."""
 
 TopLogprobs = dict[str, float]
