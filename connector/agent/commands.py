@@ -44,7 +44,7 @@ class CommandDesk:
             if len(self._running) >= MAX_RUNNING:
                 return _failed(body, f"{MAX_RUNNING} commands already wait for the engine")
             if not self._send(body):
-                return _failed(body, "the engine is not connected")
+                return _failed(body, "the engine is not connected, or too old for this command")
             running = _Running(body, asyncio.get_running_loop().create_future())
             self._running[body.command_id] = running
         return await self._outcome(running, deadline_seconds)

@@ -16,6 +16,7 @@ from connector.agent.backoff import Backoff, Occasionally
 from connector.framing import FrameDecoder, encode_frame
 from connector.protocol import (
     PROTOCOL_VERSION,
+    SINCE,
     AgentToEngine,
     EngineHello,
     EngineState,
@@ -71,15 +72,21 @@ class EngineLink:
         self._writer: asyncio.StreamWriter | None = None
         self._complaints = Occasionally()
         self._greeted = False
+        self._protocol = 0
         self._nonce = 0
         self._nonce_answered = 0
         self._last_answer = 0.0
         self._next_ping = 0.0
 
     def send(self, message: AgentToEngine) -> bool:
-        """False when no engine is there to take it; True promises delivery only while the connection lives."""
+        """False when no engine is there to take it, or one of a protocol that doesn't know it.
+
+        True promises delivery only while the connection lives.
+        """
         writer = self._writer
         if writer is None or not self._greeted or writer.is_closing():
+            return False
+        if self._protocol < SINCE.get(type(message), 0):
             return False
         if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             return False
@@ -145,6 +152,7 @@ class EngineLink:
         if message.engine.name != self._engine_name:
             raise ValueError(f"{self._path} belongs to engine {message.engine.name}, not to {self._engine_name}")
         self._greeted = True
+        self._protocol = message.protocol
         self._last_answer = asyncio.get_running_loop().time()
         self.state = EngineState.READY
         logger.info("engine_answered engine=%s incarnation=%s", message.engine.name, message.engine.incarnation)

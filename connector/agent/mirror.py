@@ -102,7 +102,7 @@ class EngineMirror:
         self.info = hello.engine
         self._set_state(EngineState.READY)
         # Peers first: a starting engine serves once it has its policy.
-        self._peers.engine_answered(hello.protocol)
+        self._peers.push()
         self._policy.engine_applied(hello.policy)
         self._policy.push()
         self._sync = _Synchronisation(hello.num_leases)

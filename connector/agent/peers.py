@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from connector.agent.state import StateDirectory
-from connector.protocol import PEERS_SINCE, AgentToEngine, SetPeers
+from connector.protocol import AgentToEngine, SetPeers
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,6 @@ class PeerDesk:
         self.wanted = state.load_peers()
         self._state = state
         self._send = send
-        self._engine_protocol = 0
 
     @property
     def num_listed(self) -> int | None:
@@ -32,13 +31,9 @@ class PeerDesk:
         except OSError as error:
             logger.error("peers_not_stored error=%s", error)
         logger.info("peers_received num_peers=%s", self.num_listed)
-        self._push()
+        self.push()
 
-    def engine_answered(self, protocol: int) -> None:
-        """The engine said hello; one that speaks an older protocol would take the list for garbage."""
-        self._engine_protocol = protocol
-        self._push()
-
-    def _push(self) -> None:
-        if self.wanted is not None and self._engine_protocol >= PEERS_SINCE:
+    def push(self) -> None:
+        """To the engine, if both are there and it is no older than the message; after each hello as well."""
+        if self.wanted is not None:
             self._send(self.wanted)

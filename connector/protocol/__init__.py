@@ -46,7 +46,7 @@ from connector.protocol.feed import EngineChanged, FeedDelta, FeedSnapshot, Feed
 from connector.protocol.link import (
     MAX_FORMER_INCARNATIONS,
     MAX_PEERS,
-    PEERS_SINCE,
+    SINCE,
     AgentToEngine,
     CommandDone,
     EngineEvent,
@@ -96,8 +96,8 @@ __all__ = [
     "MAX_PEERS",
     "MAX_REPLACED_LEASES",
     "MIN_TTL_SECONDS",
-    "PEERS_SINCE",
     "PROTOCOL_VERSION",
+    "SINCE",
     "AgentHello",
     "AgentStatus",
     "AgentToControl",

@@ -9,8 +9,6 @@ from connector.protocol.events import LeaseEnded, LeaseExtended, LeaseGranted, L
 from connector.protocol.policy import PolicyValues
 from connector.protocol.terms import Message, Name, Seconds, Value
 
-PEERS_SINCE = 2
-"""The protocol that brought ``SetPeers``."""
 MAX_PEERS = 1024
 MAX_FORMER_INCARNATIONS = 8
 MAX_INCARNATION_CHARS = 200
@@ -132,3 +130,6 @@ class EngineEvent(Message, frozen=True):
 
 EngineToAgent = EngineHello | PolicyApplied | Pong | LeaseOffer | LeaseRenewed | EngineEvent | CommandDone
 AgentToEngine = SetPolicy | SetPeers | ReleaseLease | ExtendLease | ResetCache | Ping
+
+SINCE: dict[type[Message], int] = {SetPeers: 2, ResetCache: 2}
+"""The protocol that brought a message, where it wasn't the first: older peers would take it for garbage."""

@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 
 from connector.protocol import (
-    PEERS_SINCE,
     PROTOCOL_VERSION,
+    SINCE,
     AgentHello,
     AgentStatus,
     CommandDone,
     EventsCommitted,
     LeaseSnapshot,
     PolicyAck,
+    SetPeers,
     SetPolicy,
     Welcome,
 )
@@ -127,7 +128,7 @@ class AgentConsumer(PeerConsumer):
     async def tell_peers(self, moment: float) -> None:
         """The list as of ``moment`` or later, if it differs from the last one. A hello is answered with it first: the
         policy lets a starting engine go on."""
-        if not self.approved or self.protocol < PEERS_SINCE:
+        if not self.approved or self.protocol < SINCE[SetPeers]:
             return
         frame = await in_thread(newest_peers, moment)
         if frame is not self.told_peers:

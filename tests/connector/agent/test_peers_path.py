@@ -7,7 +7,17 @@ import pytest
 from connector.agent import app
 from connector.agent.app import Agent
 from connector.agent.environment import Options
-from connector.protocol import AgentHello, Peer, PolicyAck, PolicyValues, SetPeers, SetPolicy
+from connector.protocol import (
+    AgentHello,
+    Command,
+    CommandDone,
+    Peer,
+    PolicyAck,
+    PolicyValues,
+    ResetCache,
+    SetPeers,
+    SetPolicy,
+)
 from tests.connector.agent.conftest import RunAgent
 from tests.connector.agent.fake_control_plane import FakeControlPlane
 from tests.connector.agent.fake_engine import FakeEngine
@@ -95,6 +105,19 @@ async def test_an_engine_of_the_version_before_is_not_sent_what_it_would_take_fo
         await engine.kill()
         await engine.start()
         await until(lambda: engine.of(SetPeers) == [NEWER])
+
+
+async def test_a_command_that_an_older_engine_does_not_know_is_refused_by_its_agent(
+    run_agent: RunAgent, engine: FakeEngine, control_plane: FakeControlPlane
+) -> None:
+    engine.protocol = 1
+    async with run_agent():
+        await until(lambda: control_plane.is_connected and engine.is_connected)
+        await control_plane.push(Command(deadline_seconds=5.0, body=ResetCache(command_id="c1")))
+        await until(lambda: bool(control_plane.of(CommandDone)))
+    assert control_plane.of(CommandDone)[0].outcome == "failed"
+    assert engine.of(ResetCache) == []
+    assert engine.num_connections == 1
 
 
 async def test_a_control_plane_of_the_version_before_sends_no_list_and_all_else_works(
