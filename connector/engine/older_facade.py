@@ -40,21 +40,25 @@ class FacadeOfRanksWithoutStages:
 
 
 class LateArrivals:
-    """0.21.0 doesn't announce requests: a request arrives when it is matched for the first time."""
+    """0.21.0 doesn't announce requests: one arrives when it is matched for the first time, or ends before that."""
 
     connector_scheduler: Any
     _arrived: set[str]
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        if request.request_id not in self._arrived:
-            self._arrived.add(request.request_id)
-            self.connector_scheduler.on_new_request(request)
+        self._arrive(request)
         answer: tuple[int | None, bool] = self.connector_scheduler.get_num_new_matched_tokens(
             request, num_computed_tokens
         )
         return answer
 
+    def _arrive(self, request: Any) -> None:
+        if request.request_id not in self._arrived:
+            self._arrived.add(request.request_id)
+            self.connector_scheduler.on_new_request(request)
+
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        self._arrive(request)
         self._arrived.discard(request.request_id)
         answer: tuple[bool, dict[str, Any] | None] = self.connector_scheduler.request_finished(request, block_ids)
         return answer

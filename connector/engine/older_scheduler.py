@@ -3,11 +3,13 @@
 Those releases tell a failed receive by its blocks only, and recompute into the very blocks that a late READ may still
 write to when a part of the prompt was cached here. And a receive that only notifies its source, if the source can't be
 reached, ends as a received request that waits for nothing, which kills the engine. So here a failed receive recomputes
-from zero, in other blocks, and no receive only notifies: a source that is not read keeps its blocks until they expire.
+from zero, in other blocks, and no receive only notifies: our worker tells a source that is connected by itself.
 """
 
 import time
 from typing import Any
+
+from connector.engine.older_worker import DeclinedSource
 
 
 class PoolBinding:
@@ -37,6 +39,7 @@ class OlderSchedulerSeams:
         self._receiving: dict[str, tuple[Any, Any]] = {}
         self._just_received: dict[str, tuple[Any, Any]] = {}
         self._failed_receives: set[str] = set()
+        self._declined: list[DeclinedSource] = []
         self.transfer_tp_size: int = vllm_config.parallel_config.tensor_parallel_size
 
     def blocks_of(self, request_id: str) -> Any:
@@ -46,14 +49,21 @@ class OlderSchedulerSeams:
         if num_external_tokens > 0:
             self._receiving[request.request_id] = (request, blocks)
         elif request.kv_transfer_params:
-            request.kv_transfer_params["remote_block_ids"] = []
+            self._decline(request.kv_transfer_params)
         super().update_state_after_alloc(request, blocks, num_external_tokens)  # type: ignore[misc]  # vLLM's class
+
+    def _decline(self, params: dict[str, Any]) -> None:
+        """vLLM would make a receive of it that only notifies; our worker tells the source itself."""
+        if params.get("remote_block_ids") and params.get("remote_request_id"):
+            self._declined.append(DeclinedSource(params["remote_engine_id"], params["remote_request_id"]))
+        params["remote_block_ids"] = []
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Every receive is one that a request waits for."""
         meta = super().build_connector_meta(scheduler_output)  # type: ignore[misc]  # vLLM's class
         for receive in meta.reqs_to_recv.values():
             receive.awaiting_kvs = True
+        meta.declined_sources, self._declined = self._declined, []
         return meta
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -75,9 +85,11 @@ class OlderSchedulerSeams:
             request.num_computed_tokens = 0
 
     def request_finished(self, request: Any, block_ids: Any) -> Any:
-        if request.kv_transfer_params:
-            # Never scheduled: vLLM would only notify the source.
-            request.kv_transfer_params["do_remote_prefill"] = False
+        params = request.kv_transfer_params
+        if params and params.get("do_remote_prefill"):
+            # Never scheduled.
+            self._decline({**params, "remote_block_ids": params.get("remote_block_ids") or [[0]]})
+            params["do_remote_prefill"] = False
         return super().request_finished(request, block_ids)  # type: ignore[misc]  # vLLM's class
 
     def _in_vllm(self, hook: str, *arguments: Any) -> Any:

