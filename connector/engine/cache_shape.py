@@ -134,9 +134,10 @@ def cache_shape(kv_cache_config: Any, vllm_config: Any, *, fails_by_request: boo
     """By vLLM's ``KVCacheConfig``. A kind that isn't known, or a group that isn't transferred, is ``unknown``.
 
     ``fails_by_request``: whether vLLM hears of a failed pull by its request. Older releases hear of blocks, and their
-    core dies of that with several groups.
+    core dies of that with several groups. Scales that an engine takes from its own first tokens are no other engine's.
     """
-    if len(kv_cache_config.kv_cache_groups) > 1 and not fails_by_request:
+    has_own_scales = getattr(vllm_config.cache_config, "calculate_kv_scales", False)
+    if has_own_scales or (len(kv_cache_config.kv_cache_groups) > 1 and not fails_by_request):
         sizes = (int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups)
         return CacheShape(tuple(CacheGroup(GroupKind.UNKNOWN, size) for size in sizes))
     parallel = vllm_config.parallel_config

@@ -138,10 +138,13 @@ def a_spec(name: str, **fields: Any) -> Any:
     return type(name, (), {"block_size": BLOCK_SIZE, **fields})()
 
 
-def kind_of(*specs: Any, dcp: int = 1, pcp: int = 1, **group: Any) -> list[GroupKind]:
+def kind_of(
+    *specs: Any, dcp: int = 1, pcp: int = 1, own_scales: bool = False, fails_by_request: bool = True, **group: Any
+) -> list[GroupKind]:
     parallel = SimpleNamespace(decode_context_parallel_size=dcp, prefill_context_parallel_size=pcp)
+    config = SimpleNamespace(parallel_config=parallel, cache_config=SimpleNamespace(calculate_kv_scales=own_scales))
     groups = [SimpleNamespace(kv_cache_spec=spec, **group) for spec in specs]
-    shape = cache_shape(SimpleNamespace(kv_cache_groups=groups), SimpleNamespace(parallel_config=parallel))
+    shape = cache_shape(SimpleNamespace(kv_cache_groups=groups), config, fails_by_request=fails_by_request)
     return [found.kind for found in shape.groups]
 
 
@@ -193,12 +196,13 @@ def test_a_group_that_is_not_transferred_is_unknown(group: dict[str, bool]) -> N
 
 
 def test_several_groups_are_unknown_where_vllm_hears_of_a_failed_pull_by_its_blocks() -> None:
-    parallel = SimpleNamespace(decode_context_parallel_size=1)
-    for num_groups, kind in ((1, GroupKind.FULL), (2, GroupKind.UNKNOWN)):
-        groups = [SimpleNamespace(kv_cache_spec=a_spec("FullAttentionSpec"))] * num_groups
-        config = SimpleNamespace(kv_cache_groups=groups)
-        shape = cache_shape(config, SimpleNamespace(parallel_config=parallel), fails_by_request=False)
-        assert [group.kind for group in shape.groups] == [kind] * num_groups
+    full = a_spec("FullAttentionSpec")
+    assert kind_of(full, fails_by_request=False) == [GroupKind.FULL]
+    assert kind_of(full, full, fails_by_request=False) == [GroupKind.UNKNOWN] * 2
+
+
+def test_kv_quantised_by_scales_of_the_engines_own_is_no_other_engines() -> None:
+    assert kind_of(a_spec("FullAttentionSpec"), own_scales=True) == [GroupKind.UNKNOWN]
 
 
 def test_a_plain_shape_is_one_group_with_full_attention() -> None:
