@@ -5,7 +5,7 @@ from typing import Any
 
 import vllm
 
-from connector.engine import __version__
+from connector.engine import __version__, guards
 from connector.engine.link import EngineLink, LinkCallbacks
 from connector.engine.options import EngineOptions
 from connector.protocol import (
@@ -137,5 +137,6 @@ class EngineReporter:
             num_dropped_events=num_dropped_events,
             refused_offers=dict(self._scheduler.matcher.num_refused),
             num_unread_blocks=table.num_unread_blocks,
+            num_contained=guards.total(),
             unread_block_seconds=round(self._scheduler.control.unread_block_seconds, 3),
         )

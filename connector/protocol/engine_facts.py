@@ -25,6 +25,7 @@ class EngineLoad(Value, frozen=True):
     Of session leases: ``num_unread_blocks`` are held by leases that no pull has read so far, shared ones counted per
     lease; ``unread_block_seconds`` is what leases cost, since the engine's start, that ended without a read.
     ``refused_offers``: offers of other engines that were not used since the start, by the engine's own reason.
+    ``num_contained``: exceptions in hooks of ours since the start, workers' included, that vLLM would have died of.
     """
 
     num_free_blocks: int
@@ -38,3 +39,4 @@ class EngineLoad(Value, frozen=True):
     num_unread_blocks: int = 0
     unread_block_seconds: float = 0.0
     refused_offers: dict[str, int] = {}
+    num_contained: int = 0

@@ -20,6 +20,9 @@ class EngineLoadSerializer(serializers.Serializer[dict[str, int]]):
     unread_block_seconds = serializers.FloatField(
         required=False, help_text="Cost of session leases that ended without a read, since the engine's start."
     )
+    num_contained = serializers.IntegerField(
+        required=False, help_text="Exceptions of the connector's own that were kept from the engine, since its start."
+    )
 
 
 class EngineSerializer(serializers.ModelSerializer[Engine]):

@@ -202,3 +202,9 @@ def test_what_workers_contain_is_told_to_the_scheduler(pair: Pair) -> None:
     assert report_of_worker() is None
     guards.note_workers({1: {"a_hook": 3}, 2: {"another": 1}})
     assert guards.total() == 5
+
+
+def test_an_engines_load_says_what_was_contained(pair: Pair) -> None:
+    guards.count("a_hook")
+    guards.note_workers({1: {"a_hook": 3}})
+    assert pair.prefill.core.reporter._load(0).num_contained == 4
