@@ -184,10 +184,10 @@ def test_layers_of_one_type_count_as_that_type() -> None:
     assert kind_of(*wrapped) == [GroupKind.WINDOW, GroupKind.UNKNOWN, GroupKind.UNKNOWN]
 
 
-@pytest.mark.parametrize("sizes", [{"dcp": 2}, {"pcp": 2}])
-def test_context_parallel_engines_hand_over_full_attention_as_a_whole(sizes: dict[str, int]) -> None:
+@pytest.mark.parametrize(("dcp", "pcp"), [(2, 1), (1, 2)])
+def test_context_parallel_engines_hand_over_full_attention_as_a_whole(dcp: int, pcp: int) -> None:
     specs = [a_spec("FullAttentionSpec"), a_spec("SlidingWindowSpec", sliding_window=64), a_spec("MambaSpec")]
-    assert kind_of(*specs, **sizes) == [GroupKind.SHARDED, GroupKind.UNKNOWN, GroupKind.UNKNOWN]
+    assert kind_of(*specs, dcp=dcp, pcp=pcp) == [GroupKind.SHARDED, GroupKind.UNKNOWN, GroupKind.UNKNOWN]
 
 
 @pytest.mark.parametrize("group", [{"enable_kv_transfer": False}, {"host_resident": True}])
