@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from connector.engine import guards
 from connector.framing import FrameDecoder, encode_frame
 from connector.protocol import (
     AgentToEngine,
@@ -122,6 +123,7 @@ class EngineLink:
                         logger.warning("Agent disconnected: %s", error)
                         self._drop_connection(selector)
                     except Exception:
+                        guards.count("link")
                         logger.exception("The link failed; its agent has to connect again")
                         self._drop_connection(selector)
                 if (now := time.monotonic()) >= next_tick:
@@ -134,6 +136,7 @@ class EngineLink:
         try:
             self._callbacks.tick()
         except Exception:
+            guards.count("tick")
             logger.exception("The link's tick failed")
 
     def _handle(self, selector: selectors.BaseSelector, ready: object) -> None:
@@ -202,10 +205,12 @@ class EngineLink:
             self._connection.sendall(encode_frame(message))
 
     def _drop_connection(self, selector: selectors.BaseSelector) -> None:
-        if self._connection is not None:
-            selector.unregister(self._connection)
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # One that failed while it was accepted is not registered yet.
+            if connection in selector.get_map():
+                selector.unregister(connection)
+            connection.close()
 
 
 def _listen(path: Path) -> socket.socket:

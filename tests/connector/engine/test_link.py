@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from connector.engine import guards
 from connector.engine import link as link_module
 from connector.engine.link import EngineLink
 from connector.protocol import (
@@ -85,6 +86,7 @@ def test_a_fault_of_the_engine_costs_one_connection_and_not_the_link(
     path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = [RuntimeError("a fault")]
+    num_before = guards.num_contained["link"]
 
     def hello() -> EngineHello:
         if faults:
@@ -98,6 +100,20 @@ def test_a_fault_of_the_engine_costs_one_connection_and_not_the_link(
         pass
     link.close()
     assert "a fault" in caplog.text
+    assert guards.num_contained["link"] == num_before + 1
+
+
+def test_a_connection_that_fails_while_it_is_accepted_costs_only_itself(
+    path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = EngineLink(path, engine.callbacks())
+    with monkeypatch.context() as faults:
+        faults.setattr("connector.engine.link.FrameDecoder", lambda *_: 1 / 0)
+        with LinkClient(path) as client:
+            assert client.read_to_end() == []
+    with connected(path):
+        pass
+    link.close()
 
 
 def test_a_path_of_a_live_engine_is_refused(link: EngineLink, path: Path, engine: FakeEngine) -> None:
