@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_DEADLINE_SECONDS = 30.0
 FAILED_OUTCOME = "failed"
-ANSWER_MARGIN_SECONDS = 1.0
-"""How much earlier than the asker an engine gives up, so that its reason still arrives."""
+PATIENCE_SHARE = 0.75
+"""An engine gives up before its asker does, so that its reason still arrives: a busy one answers between two steps."""
 
 CommandBody = ReleaseLease | ExtendLease | ResetCache
 
@@ -42,8 +42,7 @@ def new_command_id() -> str:
 def reset_cache(engine_name: str, options: ResetOptions, *, actor: str) -> Operation:
     """Asks the engine to release its leases and empty its prefix cache; it goes on trying until the deadline."""
     command_id = str(options.command_id) if options.command_id else new_command_id()
-    patience = options.deadline_seconds - ANSWER_MARGIN_SECONDS
-    body = ResetCache(command_id=command_id, patience_seconds=patience)
+    body = ResetCache(command_id=command_id, patience_seconds=options.deadline_seconds * PATIENCE_SHARE)
     return send_command(engine_name, body, options.deadline_seconds, actor=actor)
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -51,10 +51,12 @@ def prepare_run(options: Options) -> None:
 
 
 @contextmanager
-def running_engines(options: Options, command_of: Callable[[Engine], Sequence[str | Path]]) -> Iterator[list[Engine]]:
+def running_engines(
+    options: Options, command_of: Callable[[Engine], Sequence[str | Path]], variables: Mapping[str, str] | None = None
+) -> Iterator[list[Engine]]:
     """All engines of the options, ready, each started by its own command; ended afterwards, with their children."""
     engines = list(engines_of(options))
-    processes = [_start(options, engine, command_of(engine)) for engine in engines]
+    processes = [_start(options, engine, command_of(engine), variables or {}) for engine in engines]
     try:
         for engine, process in zip(engines, processes, strict=True):
             _wait(engine, process)
@@ -67,8 +69,10 @@ def running_engines(options: Options, command_of: Callable[[Engine], Sequence[st
             process.wait(timeout=60)
 
 
-def _start(options: Options, engine: Engine, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-    variables = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.nixl_port)}
+def _start(
+    options: Options, engine: Engine, command: Sequence[str | Path], given: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    variables = {**given, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.nixl_port)}
     with options.layout.log(engine.name).open("ab") as log:
         return subprocess.Popen(
             [str(part) for part in command],

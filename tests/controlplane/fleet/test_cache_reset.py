@@ -72,7 +72,7 @@ def test_answer_is_the_engines_own(
     assert response.json().items() >= {"outcome": outcome, "detail": detail, "state": state}.items()
     operation = Operation.objects.get()
     assert (operation.command, operation.engine_name, operation.actor) == ("reset_cache", "p0", "token:test-admin")
-    assert operation.body["patience_seconds"] == 19, "the engine gives up first, so that its reason still arrives"
+    assert operation.body["patience_seconds"] == 15, "the engine gives up first, so that its reason still arrives"
     entry = AuditEntry.objects.get(action="reset_cache")
     assert (entry.actor, entry.object_id) == ("token:test-admin", str(operation.pk))
 
