@@ -26,9 +26,9 @@ from connector.engine.digests import DigestChain, num_common_blocks, pack
 from connector.engine.metadata import BackhaulMetadata
 from tests.contract import scheduler_bench
 from tests.contract.fake_nixl import FakeNixl
-from tests.contract.lease_cost import measure
 from tests.contract.scheduler_bench import SchedulerBench
 from tests.contract.worker_bench import WorkerBench, state_of_vllms_worker
+from tests.load.bench_leases import measure
 
 NUM_TOKENS = 24_000
 BLOCK_SIZES = (16, 32, 128)
