@@ -139,7 +139,7 @@ def test_prefill_answers_with_its_offer_and_nothing_else(prefill: SchedulerBench
     assert is_kept
     assert answer is not None
     assert set(answer) == {"backhaul"}
-    assert set(answer["backhaul"]) == {"offer", "decision", "num_pulled_tokens", "lease_id"}
+    assert set(answer["backhaul"]) == {"offer", "decision", "num_pulled_tokens", "lease_id", "diverged_at_token"}
     assert answer["backhaul"]["decision"] is Decision.NO_PLACEMENT
     offer = FLEET_KEY.verify("offer", answer["backhaul"]["offer"], KvOffer)
     assert (offer.num_tokens, offer.block_ids, offer.expires_at_source) == (10, ((40, 41, 42),), None)
