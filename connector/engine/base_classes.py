@@ -8,8 +8,14 @@ from typing import Any
 
 import vllm
 
+from connector.engine.cache_shape import CacheShape
 from connector.engine.older_facade import FacadeOfRanksWithoutStages, LateArrivals, OlderFacadeSeams
-from connector.engine.older_scheduler import OlderSchedulerSeams, RanksWithoutStages, WithoutLeaseTimes
+from connector.engine.older_scheduler import (
+    OlderSchedulerSeams,
+    RanksWithoutStages,
+    WithoutLeaseTimes,
+    one_plain_group,
+)
 from connector.engine.older_worker import OlderWorkerSeams, OrderedReaper, ReplacedPeers
 from connector.engine.versions import RELEASES, Release, require_release
 
@@ -111,6 +117,11 @@ def init_facade(facade: Any, vllm_config: Any, role: Any, kv_cache_config: Any) 
     facade.engine_id = vllm_config.kv_transfer_config.engine_id
     facade.kv_transfer_config = vllm_config.kv_transfer_config
     facade._arrived = set()
+
+
+def readable(shape: CacheShape) -> CacheShape:
+    """What of a model's cache this release can give back safely when a receive of it fails."""
+    return shape if RELEASE.reports_failed_receives else one_plain_group(shape)
 
 
 def rank_key(rank: int) -> tuple[int, int] | int:

@@ -9,7 +9,15 @@ from zero, in other blocks, and no receive only notifies: our worker tells a sou
 import time
 from typing import Any
 
+from connector.engine.cache_shape import CacheGroup, CacheShape, GroupKind
 from connector.engine.older_worker import DeclinedSource
+
+
+def one_plain_group(shape: CacheShape) -> CacheShape:
+    """The shape, or one of which nothing may be read: a failed receive is told by the blocks of one group only."""
+    if shape.is_plain and len(shape.groups) == 1:
+        return shape
+    return CacheShape(tuple(CacheGroup(GroupKind.UNKNOWN, group.block_size) for group in shape.groups))
 
 
 class PoolBinding:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from connector.engine import guards
-from connector.engine.base_classes import RELEASE, SchedulerBase
+from connector.engine.base_classes import RELEASE, SchedulerBase, readable
 from connector.engine.cache_reset import CacheReset
 from connector.engine.cache_shape import cache_shape
 from connector.engine.cpu import IdleWait
@@ -41,7 +41,7 @@ class BackhaulScheduler(SchedulerBase):
         self.fleet_key = FleetKeyFile(options.fleet_key_file)
         self.peers = PeerBook()
         fails_by_request = RELEASE.reports_failed_receives
-        shape = cache_shape(kv_cache_config, vllm_config, fails_by_request=fails_by_request)
+        shape = readable(cache_shape(kv_cache_config, vllm_config, fails_by_request=fails_by_request))
         fingerprint = model_fingerprint(vllm_config, shape)
         self.matcher = LegMatcher(
             fleet_key=self.fleet_key,
