@@ -17,7 +17,8 @@ from deploy.local.console import Console
 from deploy.local.engines import ENGINE_VARIABLES, Engine, engine_command, engines_of, transfer_config
 from deploy.local.environment import Options
 
-READY_SECONDS = 240
+READY_SECONDS = 480
+STOP_SECONDS = 60
 
 
 def stock_config(options: Options, engine: Engine) -> dict[str, object]:
@@ -66,7 +67,16 @@ def running_engines(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
         for process in processes:
-            process.wait(timeout=60)
+            _see_end(process)
+
+
+def _see_end(process: subprocess.Popen[bytes]) -> None:
+    """An engine that doesn't end when told to is killed with its children: nothing may outlive a run."""
+    try:
+        process.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=STOP_SECONDS)
 
 
 def _start(
