@@ -1,13 +1,15 @@
-"""An engine that starts: its agent's policy and peers hold before it can serve a request, or it says that it waited."""
+"""An engine that starts gets policy and peers before its first request, or says that it waited; it follows its key."""
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from connector.engine import link
 from connector.engine.kv_layout import KvLayout
 from connector.engine.metadata import FencedHandshakePayload
 from connector.protocol import EngineHello, Peer, PolicyValues, SetPeers, SetPolicy
@@ -67,6 +69,20 @@ def test_without_an_agent_it_starts_with_its_own_constants_and_says_so(
         bench.scheduler.bind_kv_cache_manager(bench.cache)
     assert bench.scheduler.live_policy.revision == 0
     assert "No agent set a policy within 0.05 s (backhaul_policy_wait_seconds)" in caplog.text
+    bench.scheduler.shutdown()
+
+
+def test_a_new_key_is_taken_and_lapses_without_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "TICK_SECONDS", 0.01)
+    bench = starting(tmp_path, 0.0)
+    bench.scheduler.bind_kv_cache_manager(bench.cache)
+    for lines in (("k2", "k1"), ("k2",)):
+        text = "".join(f"{key_id} {number:064x}\n" for number, key_id in enumerate(lines))
+        bench.options.fleet_key_file.write_text(text)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while bench.scheduler.fleet_key.current.key_ids != lines:
+            assert time.monotonic() < deadline, "the link's thread has not read the file"
+            threading.Event().wait(0.01)
     bench.scheduler.shutdown()
 
 
