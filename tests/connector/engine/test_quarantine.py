@@ -154,3 +154,39 @@ def test_any_order_of_ranks_frees_exactly_once(num_ranks: int, data: st.DataObje
         assert cache.references.total() == 2 * (is_held and len(quarantine))
     assert (len(quarantine), cache.references.total()) == (0, 0)
     assert cache.num_frees <= 1
+
+
+# ---------------------------------------------------------------- blocks that can't be held
+
+
+def an_output(**changes: Any) -> Any:
+    return SimpleNamespace(**{"finished_recving": None, "failed_recving": set(), **changes})
+
+
+def a_report(**changes: Any) -> Any:
+    return SimpleNamespace(**{"quarantined": [], "ended": [], **changes})
+
+
+def test_a_request_whose_blocks_can_not_be_held_finishes_only_with_its_reads() -> None:
+    """vLLM frees what a finished receive held, so it is told of the end later."""
+    quarantine = BlockQuarantine()
+    quarantine.bind(SimpleNamespace(get_blocks=None))
+    output = an_output(finished_recving={"r", "other"}, failed_recving={"r"})
+    quarantine.follow(output, a_report(quarantined=["r", "r"]))
+    assert (output.finished_recving, len(quarantine)) == ({"other"}, 1)
+    output = an_output()
+    quarantine.follow(output, a_report(ended=["r"]))
+    assert (output.finished_recving, len(quarantine)) == (set(), 1)
+    output = an_output(finished_recving={"third"})
+    quarantine.follow(output, a_report(ended=["r"]))
+    assert (output.finished_recving, len(quarantine)) == ({"r", "third"}, 0)
+    output = an_output()
+    quarantine.follow(output, a_report())
+    assert output.finished_recving is None
+
+
+def test_a_pull_that_failed_without_a_late_read_is_left_to_vllm() -> None:
+    quarantine = BlockQuarantine()
+    output = an_output(finished_recving={"r"}, failed_recving={"r"})
+    quarantine.follow(output, a_report())
+    assert (output.finished_recving, len(quarantine)) == ({"r"}, 0)
