@@ -114,7 +114,7 @@ class PairMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------ leases, time, steps
 
-    @precondition(lambda self: len(self.pair.decode.core.control.table))
+    @precondition(lambda self: len(self.pair.decode.core.control.table) > 0)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(list(self.pair.decode.core.control.table)))
@@ -220,7 +220,7 @@ class PairMachine(RuleBasedStateMachine):
 
 def test_no_interleaving_gives_a_wrong_answer_or_leaves_anything(pair_folder: Path, clock: ManualClock) -> None:
     PairMachine.folder, PairMachine.clock = pair_folder, clock
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis's own
+    run_state_machine_as_test(
         PairMachine,
         settings=settings(
             derandomize=True,

@@ -1,5 +1,7 @@
 """A verified offer that D can't use: P is told, so that it needn't hold its blocks to the end of their lease."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -9,7 +11,7 @@ from tests.connector.engine.builders import FLEET_KEY
 from tests.contract.pair_bench import PROMPT, Pair, reply_of
 
 
-def decoded(pair: Pair, offer: str, **envelope: object) -> list[str]:
+def decoded(pair: Pair, offer: str, **envelope: Any) -> list[str]:
     """The turn is exact; D's reasons."""
     pair.start_decode("now", PROMPT, offer, **envelope)
     pair.decode.run("d-now")

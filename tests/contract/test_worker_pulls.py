@@ -7,7 +7,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import ReqMeta
 
 from connector.engine.metadata import RankTransfer
 from tests.contract.fake_nixl import NixlDisconnectError
-from tests.contract.worker_bench import GENERATION, WorkerBench
+from tests.contract.worker_bench import GENERATION, PEER, WorkerBench
 
 
 @pytest.fixture
@@ -164,6 +164,24 @@ def test_a_read_that_can_not_be_posted_fails_with_sound_times(bench: WorkerBench
     assert transfer.outcome == "failed"
     assert transfer.duration_ms < 1000
     assert transfer.start_age_ms < 1000
+    assert is_forgotten(bench)
+
+
+def test_a_pull_that_vllm_can_not_even_begin_fails_by_itself(bench: WorkerBench) -> None:
+    """Whatever it stumbles over, stock vLLM's worker would die of it, and every request of the engine."""
+    bench.worker.tp_mappings.clear()
+    results = bench.pull()
+    assert (results.finished_recving, results.failed_recving) == ({"r"}, {"r"})
+    assert outcomes(bench.report().transfers) == [("r", "failed", "hook_failed")]
+    assert is_forgotten(bench)
+
+
+def test_a_peer_that_vllm_has_marked_invalid_is_not_read(bench: WorkerBench) -> None:
+    bench.worker._invalid_remote_engines.add(PEER)
+    bench.worker._cleanup_remote_engines = lambda: None
+    results = bench.pull()
+    assert results.failed_recving == {"r"}
+    assert outcomes(bench.report().transfers) == [("r", "failed", "peer_invalid")]
     assert is_forgotten(bench)
 
 
