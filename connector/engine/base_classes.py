@@ -120,8 +120,8 @@ def init_facade(facade: Any, vllm_config: Any, role: Any, kv_cache_config: Any) 
 
 
 def readable(shape: CacheShape) -> CacheShape:
-    """What of a model's cache this release can give back safely when a receive of it fails."""
-    return shape if RELEASE.reports_failed_receives else one_plain_group(shape)
+    """What of a model's cache can be read exactly, and given back safely when a receive fails, on this release."""
+    return shape if RELEASE.spares_last_tokens else one_plain_group(shape)
 
 
 def rank_key(rank: int) -> tuple[int, int] | int:

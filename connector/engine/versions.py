@@ -19,6 +19,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     ``reports_failed_receives``: a failed receive is named, recomputed from zero, and told from one that only notifies.
     ``hears_arrivals``: the connector is told of a new request; leases are renewed by heartbeats; an engine that holds
     leases keeps stepping. ``keys_ranks_by_stage``: a rank is (pipeline stage, tensor rank), else a tensor rank.
+    ``spares_last_tokens``: P leaves the last tokens of a prompt to D, without which windows aren't exact.
     ``reaps_in_any_order``: held blocks expire by their own deadline, else never before those that were held earlier.
     """
 
@@ -28,6 +29,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     reports_failed_receives: bool = True
     hears_arrivals: bool = True
     keys_ranks_by_stage: bool = True
+    spares_last_tokens: bool = True
     reaps_in_any_order: bool = True
     unsupported_fields: tuple[str, ...] = ()
 
@@ -36,7 +38,8 @@ def _before(*versions: str, **facts: bool | tuple[str, ...]) -> list[Release]:
     return [Release(version=version, **facts) for version in versions]  # type: ignore[arg-type]  # as named there
 
 
-OLDEST = {"reports_failed_receives": False, "reaps_in_any_order": False}
+OLDER = {"spares_last_tokens": False, "reaps_in_any_order": False}
+OLDEST = {"reports_failed_receives": False, **OLDER}
 
 RELEASES: dict[str, Release] = {
     release.version: release
@@ -53,7 +56,7 @@ RELEASES: dict[str, Release] = {
         *_before("0.22.0", "0.22.1", "0.23.0", has_split_classes=False, keys_ranks_by_stage=False, **OLDEST),
         *_before("0.24.0", "0.25.0", "0.25.1", keys_ranks_by_stage=False, **OLDEST),
         *_before("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", **OLDEST),
-        *_before("0.30.0", reaps_in_any_order=False),
+        *_before("0.30.0", **OLDER),
         *_before("0.31.0"),
         *_before("0.32.0", is_run=True),
     )

@@ -126,7 +126,11 @@ SCHEDULER: list[Seam] = [
         ("self._process_input_queue()", "self._process_engine_step()"),
         "waiting on an idle engine until a request comes",
     ),
-    State("core: input queue", at.CORE, ("input_queue",), "waiting on an idle engine until a request comes"),
+    Signature(
+        "core: takes in requests", at.CORE, "_process_input_queue", "waiting on an idle engine until a request comes"
+    ),
+    Names("core: wake-up message", at.CORE_MESSAGES, ("WAKEUP",), "waking an idle engine for a cache reset"),
+    State("core: input queue", at.CORE, ("input_queue",), "waiting on an idle engine for a request"),
     Order(
         "core: addresses by stage and rank",
         at.ENGINE_CORE,
@@ -219,6 +223,8 @@ REQUESTS: list[Seam] = [
 ]
 CPU: list[Seam] = [
     Names("broadcast: yield", at.BROADCAST, ("sched_yield", "SpinCondition"), "calming readers on CPUs"),
+    Signature("broadcast: a reader's wait", at.SPIN_CONDITION, "wait", "calming readers on CPUs"),
+    State("broadcast: how long it spins", at.SPIN_CONDITION, ("busy_loop_s",), "calming readers on CPUs"),
     Order("broadcast: yields by that name", at.BROADCAST, "", (" sched_yield()",), "calming readers on CPUs"),
 ]
 

@@ -54,7 +54,7 @@ MAY_PREEMPT = "a growing request may be preempted while a lease ends"
 NO_COUNT = "kept empty (older_worker.OlderWorkerSeams)"
 
 ARRIVALS, STAGES, SPLIT = "hears_arrivals", "keys_ranks_by_stage", "has_split_classes"
-FAILED, REAPS = "reports_failed_receives", "reaps_in_any_order"
+FAILED, REAPS, SPARES = "reports_failed_receives", "reaps_in_any_order", "spares_last_tokens"
 
 DIFFERENCES: tuple[Difference, ...] = (
     # ------------------------------------------------ before 0.22
@@ -67,6 +67,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     _hook("scheduler._stop_heartbeat", "0.22.0", NO_HEARTBEATS, ARRIVALS),
     _order("notices: heartbeats", "0.22.0", "our announcement of a READ is not passed on to vLLM", ARRIVALS),
     _names("worker: _lease_extension", "0.22.0", NO_HEARTBEATS, ARRIVALS, ("kv_lease_duration",)),
+    _names("scheduler: _heartbeat_interval", "0.22.0", NO_HEARTBEATS, ARRIVALS, ("kv_lease_duration",)),
     _names("scheduler: _kv_lease_duration", "0.22.0", NO_HEARTBEATS, ARRIVALS, ("kv_lease_duration",)),
     _order(
         "core: steps while leases are held",
@@ -117,6 +118,12 @@ DIFFERENCES: tuple[Difference, ...] = (
     _names("scheduler: transfer_tp_size", "0.30.0", "the tensor-parallel size (older_scheduler)", FAILED),
     _hook("worker: peers still read from", "0.30.0", KEEPS_PEERS, FAILED),
     # ------------------------------------------------ before 0.31
+    _hook(
+        "scheduler._prefill_backoff",
+        "0.31.0",
+        "only models with full attention reuse KV; others are recomputed as unsupported (base_classes.readable)",
+        SPARES,
+    ),
     Difference(
         "worker._handle_failed_transfer",
         "0.31.0",

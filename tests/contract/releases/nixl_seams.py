@@ -16,6 +16,7 @@ SCHEDULER_METHODS = {
     "has_pending_push_work": "keeping a core stepping while a cache reset waits",
     "shutdown": "closing the agent's socket",
     "_stop_heartbeat": "declining a lease",
+    "_prefill_backoff": "leaving a windowed prompt's last token to D",
 }
 SCHEDULER_STATE = {
     "reading engine facts for offers": (
@@ -27,6 +28,7 @@ SCHEDULER_STATE = {
     ),
     "pacing idle steps and declining leases": ("_reqs_need_recv", "_reqs_need_send", "_reqs_not_processed"),
     "lease times of one request": ("_kv_lease_duration", "decoder_kv_blocks_ttl"),
+    "renewing a handoff as often as its live duration asks": ("_heartbeat_interval",),
     "an offer's transfer ranks": ("transfer_tp_size",),
 }
 WORKER_METHODS = {
