@@ -72,6 +72,10 @@ class ReadNotices:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def has_reads(self) -> bool:
+        return bool(self._reads)
+
     def take_reads(self) -> list[str]:
         """Requests whose blocks a peer has read, once per read, since the last call."""
         reads, self._reads = self._reads, []

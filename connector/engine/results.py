@@ -8,6 +8,9 @@ from typing import Any
 from connector.engine import guards
 from connector.engine.metadata import WorkerReport
 
+NOTHING = WorkerReport()
+"""Of most steps; never changed."""
+
 
 class WorkerResults:
     """``scheduler`` is ours."""
@@ -16,17 +19,18 @@ class WorkerResults:
         self._scheduler = scheduler
 
     def follow(self, output: Any) -> None:
-        self._hold_late_blocks(output)
-        self._after_step(output)
+        report = output.kv_connector_worker_meta or NOTHING
+        self._hold_late_blocks(output, report)
+        if report is not NOTHING or output.finished_recving or output.finished_sending:
+            self._after_step(output, report)
 
     @guards.contained(guards.nothing)
-    def _hold_late_blocks(self, output: Any) -> None:
+    def _hold_late_blocks(self, output: Any, report: WorkerReport) -> None:
         """First and for itself: no fault of the bookkeeping may free blocks that a READ may still write to."""
-        self._scheduler.quarantine.follow(output, output.kv_connector_worker_meta or WorkerReport())
+        self._scheduler.quarantine.follow(output, report)
 
     @guards.contained(guards.nothing)
-    def _after_step(self, output: Any) -> None:
-        report = output.kv_connector_worker_meta or WorkerReport()
+    def _after_step(self, output: Any, report: WorkerReport) -> None:
         scheduler = self._scheduler
         guards.note_workers(report.contained)
         scheduler.control.note_reads(report.reads)

@@ -200,10 +200,9 @@ class BackhaulScheduler(SchedulerBase):
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         self._before_step(scheduler_output)
         meta = super().build_connector_meta(scheduler_output)
-        ours = BackhaulMetadata()
-        ours.__dict__.update(meta.__dict__)
-        ours.orders = self._take_orders()
-        return ours
+        meta.__class__ = BackhaulMetadata
+        meta.orders = self._take_orders()
+        return meta
 
     @guards.contained(guards.nothing)
     def _before_step(self, scheduler_output: Any) -> None:

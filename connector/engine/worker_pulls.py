@@ -37,6 +37,12 @@ class WorkerPulls:
         is_known = request_id in self.deadlines or request_id in self._agent.fence_targets
         return is_known or request_id in self.late.request_ids or request_id in self._open_requests()
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is pulled, late or left over, so that a step may pass over all of this."""
+        agent = self._agent
+        return not (self.deadlines or self.late or agent.pulls or agent.stray_fences)
+
     def _open_requests(self) -> set[str]:
         return {pull.context.request_id for pull in self._agent.pulls.values()}
 

@@ -24,6 +24,8 @@ from vllm.v1.outputs import KVConnectorOutput
 from connector.engine.base_classes import VllmScheduler, VllmWorker
 from connector.engine.digests import DigestChain, num_common_blocks, pack
 from connector.engine.metadata import BackhaulMetadata
+from connector.engine.slot_index import NUM_SLOTS
+from tests.connector.engine.builders import a_lease
 from tests.contract import scheduler_bench
 from tests.contract.fake_nixl import FakeNixl
 from tests.contract.scheduler_bench import SchedulerBench
@@ -65,21 +67,30 @@ class Idle:
         self._scheduler.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=self._report()))
 
 
-def our_halves(folder: Path) -> Idle:
+def our_halves(folder: Path, num_leases: int) -> Idle:
     bench = SchedulerBench(folder, is_prefill=False)
+    for number in range(num_leases):
+        bench.scheduler.control.table.add(a_lease(str(number), [number % scheduler_bench.NUM_BLOCKS]))
     patches = pytest.MonkeyPatch()
     worker = WorkerBench(patches).worker
     patches.undo()  # its real clock again
     worker.nixl_wrapper._agent.calls = Forgetful()
+    worker._reqs_to_send.update(held(num_leases))
     return Idle(bench.scheduler, worker, BackhaulMetadata)
 
 
-def vllms_halves() -> Idle:
+def held(num_leases: int) -> dict[str, float]:
+    """vLLM's deadlines of these leases, in either worker."""
+    return {f"req-{number}": time.perf_counter() + 3600 for number in range(num_leases)}
+
+
+def vllms_halves(num_leases: int) -> Idle:
     config, cache = scheduler_bench.a_config(), scheduler_bench.a_cache_config()
     nixl = FakeNixl()
     nixl.calls = Forgetful()
     worker = VllmWorker.__new__(VllmWorker)
     worker.__dict__.update(state_of_vllms_worker(nixl, 1))
+    worker._reqs_to_send.update(held(num_leases))
     return Idle(VllmScheduler(config, "own-boot", cache), worker, NixlConnectorMetadata)
 
 
@@ -90,10 +101,10 @@ class Forgetful(list[str]):
         return
 
 
-def idle_step() -> float:
-    """Microseconds of ours alone, both processes together."""
+def idle_step(num_leases: int) -> float:
+    """Microseconds of ours alone, both processes together, while so many leases are held."""
     with tempfile.TemporaryDirectory() as folder:
-        actions = [our_halves(Path(folder)).step, vllms_halves().step]
+        actions = [our_halves(Path(folder), num_leases).step, vllms_halves(num_leases).step]
         ours, vllms = median_microseconds(actions, batches=BATCHES, times=STEPS_PER_BATCH)
     return ours - vllms
 
@@ -122,7 +133,8 @@ def main() -> None:
         sys.stdout.write(json.dumps(figure) + "\n")
         sys.stdout.flush()
 
-    say(name="a step with nothing to do, ours", value=idle_step(), unit="us", limit=20)
+    say(name="a step with nothing to do, ours", value=idle_step(0), unit="us", limit=20)
+    say(name=f"  the same with {NUM_SLOTS} leases held", value=idle_step(NUM_SLOTS), unit="us", limit=20)
     for block_size in BLOCK_SIZES:
         taken, found = digests(block_size)
         say(name=f"digests of 24k tokens, blocks of {block_size}", value=taken, unit="ms", limit=2)

@@ -62,3 +62,29 @@ def test_a_stock_peer_reads_our_handshake_without_the_extra_field() -> None:
     sent = msgspec.msgpack.encode(FencedHandshakePayload("hash", b"agent", 0x7000))
     read = msgspec.msgpack.Decoder(NixlHandshakePayload).decode(sent)
     assert (read.compatibility_hash, read.agent_metadata_bytes) == ("hash", b"agent")
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        SchedulerOrders(5.0, 20),
+        SchedulerOrders(2.5, 7, releases=["r"]),
+        SchedulerOrders(
+            0.5,
+            1,
+            fence_words={"a": (1, 2)},
+            dropped_words=["b"],
+            fence_targets={"c": FenceTarget({0: 16}, 3)},
+            pull_deadlines={"d": 1.5},
+            kept_requests=["e"],
+            unkept_requests=["f"],
+            deadlines={"g": 9.0},
+            releases=["h"],
+        ),
+    ],
+)
+def test_orders_arrive_as_they_were_given(orders: SchedulerOrders) -> None:
+    arrived = pickle.loads(pickle.dumps(orders))  # noqa: S301 - as vLLM does between its processes
+    assert arrived == orders
+    arrived.releases.append("own")
+    assert "own" not in pickle.loads(pickle.dumps(SchedulerOrders(5.0, 20))).releases  # noqa: S301

@@ -1,7 +1,7 @@
 """A pytest plugin: before any test module is imported, vLLM's names for its pull connector mean ours.
 
 vLLM's tests write transfer params in the clear and read them so; our connector believes and gives signed ones only.
-What a router and a peer of ours would do to such a request is done beside it (``suite_router``), and nothing else. These
+What a router and a peer of ours would do to such a request is done beside it (``suite_router``), nothing else. These
 modules are imported by their own names: inside vLLM's tests ``tests`` is vLLM's package.
 """
 

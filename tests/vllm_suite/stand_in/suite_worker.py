@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from suite_router import GENERATION
 
@@ -25,6 +25,20 @@ class AnyTarget(dict[str, FenceTarget]):
         return FenceTarget(dict.fromkeys(range(64), 0x1000), GENERATION)
 
 
+class Spied:
+    """A call of ours, and all else of the mock that it ends at."""
+
+    def __init__(self, ours: Callable[..., Any], scripted: Mock) -> None:
+        self._ours = ours
+        self._scripted = scripted
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._ours(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scripted, name)
+
+
 class TransparentAgent(FencedNixlAgent):
     """Our agent where tests take it for the one it wraps: they check its type and script its attributes."""
 
@@ -38,8 +52,15 @@ class TransparentAgent(FencedNixlAgent):
     def __class__(self) -> type:
         return type(self.__dict__["_agent"]) if "_agent" in self.__dict__ else TransparentAgent
 
+    def __getattribute__(self, name: str) -> Any:
+        """Where a test has scripted a mock, its own attributes stay in reach of what runs our code."""
+        value = super().__getattribute__(name)
+        if name.startswith("_") or not callable(value):
+            return value
+        scripted = getattr(super().__getattribute__("_agent"), name, None)
+        return Spied(value, scripted) if isinstance(scripted, Mock) else value
+
     def __getattr__(self, name: str) -> Any:
-        """Without the lock around it: a mock's own attributes stay in reach."""
         return getattr(self.__dict__["_agent"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
