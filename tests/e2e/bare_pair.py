@@ -52,8 +52,8 @@ class Turn:
     held: str | None
 
 
-class DecodeEar:
-    """D's engine link, at the agent's end: what D decided and granted."""
+class EngineEar:
+    """An engine's link, at the agent's end: what it decided and granted, and the policy that it obeys."""
 
     def __init__(self, path: Path) -> None:
         self._link = socket.socket(socket.AF_UNIX)
@@ -65,15 +65,15 @@ class DecodeEar:
         self._link.close()
 
     def set_policy(self, revision: int, values: PolicyValues) -> None:
-        """Returns once D has said that it is in force."""
+        """Returns once the engine has said that it is in force."""
         self._link.sendall(encode_frame(SetPolicy(revision=revision, values=values)))
         wanted = (message for message in self._messages(TIMEOUT_SECONDS) if isinstance(message, PolicyApplied))
-        assert next(wanted, None) is not None, "D never acknowledged the policy"
+        assert next(wanted, None) is not None, "the engine never acknowledged the policy"
 
     def heard(self, turn_id: str) -> tuple[LegDecided, str | None]:
-        """What D's leg of the turn decided, and its lease if it granted one."""
+        """What the engine's leg of the turn decided, and its lease if it granted one."""
         leg = next(filter(None, (_leg_of(message, turn_id) for message in self._messages(TIMEOUT_SECONDS))), None)
-        assert leg is not None, "D never said what it decided"
+        assert leg is not None, "the engine never said what it decided"
         for message in self._messages(LEASE_NOTICE_SECONDS):
             if isinstance(message, LeaseOffer) and message.lease.turn_id == turn_id:
                 return leg, message.offer
@@ -99,7 +99,7 @@ def _leg_of(message: Any, turn_id: str) -> LegDecided | None:
 
 
 class BarePair:
-    def __init__(self, prefill_url: str, decode_url: str, key: FleetKey, ear: DecodeEar) -> None:
+    def __init__(self, prefill_url: str, decode_url: str, key: FleetKey, ear: EngineEar) -> None:
         self._prefill_url, self._decode_url = prefill_url, decode_url
         self._key = key
         self._ear = ear

@@ -12,12 +12,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from connector.protocol import PolicyValues
 from connector.signing import FleetKey
 from deploy.local.commands import run_logged
 from deploy.local.engines import Engine, engine_command
 from deploy.local.environment import Options, read_options
 from deploy.local.virtualenvs import child_environment
-from tests.e2e.bare_pair import BarePair, DecodeEar, TopLogprobs, Turn, difference
+from tests.e2e.bare_pair import BarePair, EngineEar, TopLogprobs, Turn, difference
 from tests.e2e.stack import ROOT
 from tests.load.pair import prepare_run, running_engines
 
@@ -27,6 +28,8 @@ MAX_LENGTH = 1024
 NUM_REPLY = 5
 FLOAT_NOISE = 2e-5
 VOCABULARY = (300, 7900)
+EVERY_TOKEN = PolicyValues(kv_recompute_threshold=1)
+"""Of P, whose own prefix cache leaves it few tokens to pull."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class Kind:
 class Pair:
     """One of P's engines and D, asked turn by turn; every answer is compared with a full recompute."""
 
-    def __init__(self, kind: Kind, bare: BarePair, ear: DecodeEar, seed: int) -> None:
+    def __init__(self, kind: Kind, bare: BarePair, ear: EngineEar, seed: int) -> None:
         self.kind, self.ear = kind, ear
         self._bare = bare
         self._source = random.Random(seed)
@@ -84,7 +87,10 @@ def running_pairs(kind: Kind) -> Iterator[list[Pair]]:
 
     with running_engines(options, command) as (*prefills, decode):
         key = FleetKey.load(options.layout.run / "fleet.key")
-        with closing(DecodeEar(options.layout.link_path(decode.name))) as ear:
+        for engine in prefills:
+            with closing(EngineEar(options.layout.link_path(engine.name))) as ear:
+                ear.set_policy(1, EVERY_TOKEN)
+        with closing(EngineEar(options.layout.link_path(decode.name))) as ear:
             pairs = [BarePair(engine.url, decode.url, key, ear) for engine in prefills]
             yield [Pair(kind, pair, ear, seed) for seed, pair in enumerate(pairs)]
 
