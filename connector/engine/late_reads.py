@@ -62,8 +62,10 @@ class LateReads:
         try:
             self._agent.release_xfer_handle(pull.handle)
         except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
-            # A failed release does not prove that the backend stopped writing.
-            logger.warning("Late READ of %s can't be released yet: %s", pull.context.request_id, error)
+            # A failed release does not prove that the backend stopped writing. Said once; this is asked at every step.
+            level = logging.DEBUG if pull.was_found_ended else logging.WARNING
+            logger.log(level, "Late READ of %s can't be released yet: %s", pull.context.request_id, error)
+            pull.was_found_ended = True
             return False
         if self._notify and state == "DONE" and pull.outcome is not TransferOutcome.COMPLETED:
             self._agent.notify_source(pull)
@@ -74,5 +76,5 @@ class LateReads:
         try:
             return str(self._agent.check_xfer_state(handle))
         except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
-            logger.info("A READ can't be looked at, or has failed: %s", error)
+            logger.debug("A READ can't be looked at, or has failed: %s", error)
             return "ERR" if is_verdict(error) else "PROC"

@@ -133,8 +133,10 @@ class FencedNixlAgent:
         try:
             return str(self._agent.check_xfer_state(handle)), PullReason.READ_FAILED
         except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
-            logger.warning("A READ of %s can't be looked at, or has failed: %r", pull.context.request_id, error)
-            return ("ERR", reason_of(error)) if is_verdict(error) else ("PROC", PullReason.READ_FAILED)
+            has_ended = is_verdict(error)
+            level = logging.WARNING if has_ended else logging.DEBUG  # the latter comes again at every step
+            logger.log(level, "A look at a READ of %s: %r", pull.context.request_id, error)
+            return ("ERR", reason_of(error)) if has_ended else ("PROC", PullReason.READ_FAILED)
 
     def _advance_data(self, pull: Pull) -> None:
         state, reason = self._look(pull, pull.handle)

@@ -58,7 +58,7 @@ class StrayFences:
         try:
             self._agent.release_xfer_handle(fence.handle)
         except Exception as error:  # noqa: BLE001 - NIXL raises untyped errors
-            logger.info("A fence READ can't be released yet: %s", error)
+            logger.debug("A fence READ can't be released yet: %s", error)
             return False
         self._memory.return_landing(fence.landing)
         return True
