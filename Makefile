@@ -94,7 +94,7 @@ test-e2e:
 test-correctness:
 	$(MAIN) -m tests.load.correctness --histories 60 --releases 40
 
-seams:
+seams: prepare
 	@$(ENGINE) -m tests.contract.releases $(RELEASES) $(ARGS)
 
 fmt:

@@ -1,5 +1,7 @@
 """Which vLLM is let in, and the one sentence that any other release is refused with."""
 
+from pathlib import Path
+
 import pytest
 from msgspec import structs
 
@@ -63,3 +65,22 @@ def test_unsupported_fields_are_fields_of_the_policy() -> None:
         assert set(release.unsupported_fields) <= known
     assert RELEASES["0.21.0"].unsupported_fields == ("decoder_kv_blocks_ttl", "kv_lease_duration")
     assert not any(release.unsupported_fields for version, release in RELEASES.items() if version != "0.21.0")
+
+
+def readme_rows() -> dict[str, list[str]]:
+    """The README's table: cells by release."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    section = text.split("## Releases of vLLM", 1)[1].split("\n## ", 1)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:3] == "| 0"]
+    return {version: row[1:] for row in rows for version in row[0].split(", ")}
+
+
+def test_the_readme_says_of_each_release_what_the_table_says() -> None:
+    rows = readme_rows()
+    assert set(rows) == set(RELEASES)
+    for version, release in RELEASES.items():
+        how, unsupported, caches = rows[version]
+        assert how == ("run for real" if release.is_run else "checked, not run")
+        assert unsupported == (", ".join(f"`{field}`" for field in release.unsupported_fields) or "nothing")
+        only_plain = "full attention, one cache group"
+        assert caches == ("full attention, windows, recurrent state" if release.spares_last_tokens else only_plain)
