@@ -64,15 +64,19 @@ class BackhaulWorker(WorkerBase):
         self._leases.follow(orders)
 
     def get_transfer_results(self) -> Any:
-        self._pulls.look_at_late_reads(self._report)
-        self._pulls.enforce_deadlines(self._report)
-        held_before = set(self._reqs_to_send)
+        is_pulling = not self._pulls.is_idle
+        if is_pulling:
+            self._pulls.look_at_late_reads(self._report)
+            self._pulls.enforce_deadlines(self._report)
         results = super().get_transfer_results()
         early_releases = self._leases.take_early_releases()
         results.finished_sending.update(early_releases)
-        self._leases.drop_words(results.finished_sending)
-        self._account_sent(results.finished_sending, held_before - early_releases)
-        self._pulls.account(results.finished_recving, self._report)
+        if results.finished_sending:
+            self._leases.drop_words(results.finished_sending)
+        if results.finished_sending or self._agent.notices.has_reads:
+            self._account_sent(results.finished_sending, early_releases)
+        if is_pulling or results.finished_recving:
+            self._pulls.account(results.finished_recving, self._report)
         self._report.failed.extend(sorted(results.failed_recving))
         return results
 
@@ -87,10 +91,11 @@ class BackhaulWorker(WorkerBase):
         return errors if len(self.kv_cache_config.kv_cache_groups) == 1 else set()
 
     @guards.contained(guards.nothing)
-    def _account_sent(self, finished: set[str], held_before: set[str]) -> None:
+    def _account_sent(self, finished: set[str], early_releases: set[str]) -> None:
         self._leases.forget(finished)
         read = self._agent.notices.take_passed_reads()
-        self._report.expired.extend(sorted((finished & held_before) - read))
+        # What was neither read nor released has expired; looking for it in vLLM's table would cost each step a copy.
+        self._report.expired.extend(sorted(finished - early_releases - read))
         self._report.reads.extend(self._agent.notices.take_reads())
 
     @guards.contained(guards.nothing)
@@ -152,6 +157,9 @@ class BackhaulWorker(WorkerBase):
 
     def _cleanup_remote_engines(self) -> None:
         """vLLM drops replaced peers but those of the pulls that it finds here."""
+        if self._pulls.is_idle:
+            super()._cleanup_remote_engines()
+            return
         lent = self._pulls.lent_metas()
         self._recving_metadata.update(lent)
         try:
