@@ -25,7 +25,7 @@ from tests.load.correctness.comparison import NUM_TOP, Answer
 from tests.load.correctness.engines import ADAPTERS, Trio
 from tests.load.correctness.link_follower import LinkFollower
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 MODELS = (SERVED_MODEL, *ADAPTERS)
 PATIENT = PolicyValues(kv_lease_duration=900, kv_pull_deadline=120, pinned_kv_limit=1.0)
 """No pull or handoff ends because the machine is busy: every decision follows from what the run itself did."""

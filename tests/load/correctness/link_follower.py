@@ -27,7 +27,7 @@ from connector.protocol import (
     SetPolicy,
 )
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 
 T = TypeVar("T")
 
