@@ -35,7 +35,7 @@ def without_fence() -> None:
 
 def without_adapter() -> None:
     """Digests that know nothing of the LoRA adapter."""
-    replace(matcher, "request_seed", lambda own, request: own + (request.cache_salt or "").encode())
+    replace(matcher, "request_seed", lambda own, request, *_: own + (request.cache_salt or "").encode())
 
 
 def without_trimming() -> None:
