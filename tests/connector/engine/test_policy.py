@@ -63,3 +63,9 @@ def test_a_change_that_was_taken_back_shows_no_difference() -> None:
 )
 def test_a_requests_signed_patch_narrows_the_engines_policy(patch: PolicyPatch | None, expected: PolicyValues) -> None:
     assert for_request(OLD, patch) == expected
+
+
+def test_what_the_installed_vllm_can_not_follow_is_acked_with_every_revision() -> None:
+    policy = LivePolicy(OLD, ("decoder_kv_blocks_ttl",))
+    assert policy.applied().unsupported_fields == ("decoder_kv_blocks_ttl",)
+    assert policy.set(3, NEW).unsupported_fields == ("decoder_kv_blocks_ttl",)

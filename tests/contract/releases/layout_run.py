@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from connector.engine.versions import RELEASES
 from tests.contract.releases.manifest import order_of
 from tests.contract.releases.report import say
 
@@ -21,6 +22,9 @@ TESTS = (
     "test_contained_faults.py",
 )
 """Two engines on vLLM's own schedulers, cache managers and worker halves; every token's KV is checked."""
+
+TESTS_OF_CACHE_GROUPS = ("test_cache_groups.py",)
+"""What windows and states give, against an oracle; where such models reuse KV at all."""
 
 NO_SUCH_BEHAVIOUR = {
     "test_late_pulls.py::test_a_peer_stays_connected_while_a_late_read_of_it_goes_on": "0.31.0",
@@ -53,6 +57,7 @@ class LayoutRun:
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["-p", "tests.contract.releases.stand_ins", *TESTS]
+        command += TESTS_OF_CACHE_GROUPS if RELEASES[self._version].spares_last_tokens else ()
         for test, since in NO_SUCH_BEHAVIOUR.items():
             if order_of(self._version) < order_of(since):
                 command += ["--deselect", test]
