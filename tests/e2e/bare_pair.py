@@ -105,6 +105,9 @@ class BarePair:
         self._ear = ear
         self._http = httpx.Client(timeout=TIMEOUT_SECONDS)
 
+    def close(self) -> None:
+        self._http.close()
+
     def turn(
         self, prompt: list[int], held: str | None, *, num_reply: int = 1, decode_prompt: list[int] | None = None
     ) -> Turn:

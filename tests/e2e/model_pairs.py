@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,8 +90,11 @@ def running_pairs(kind: Kind) -> Iterator[list[Pair]]:
         for engine in prefills:
             with closing(EngineEar(options.layout.link_path(engine.name))) as ear:
                 ear.set_policy(1, EVERY_TOKEN)
-        with closing(EngineEar(options.layout.link_path(decode.name))) as ear:
+        with ExitStack() as opened:
+            ear = opened.enter_context(closing(EngineEar(options.layout.link_path(decode.name))))
             pairs = [BarePair(engine.url, decode.url, key, ear) for engine in prefills]
+            for pair in pairs:
+                opened.enter_context(closing(pair))
             yield [Pair(kind, pair, ear, seed) for seed, pair in enumerate(pairs)]
 
 
