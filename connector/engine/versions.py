@@ -34,7 +34,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     unsupported_fields: tuple[str, ...] = ()
 
 
-def _before(*versions: str, **facts: bool | tuple[str, ...]) -> list[Release]:
+def _releases(*versions: str, **facts: bool | tuple[str, ...]) -> list[Release]:
     return [Release(version=version, **facts) for version in versions]  # type: ignore[arg-type]  # as named there
 
 
@@ -44,7 +44,7 @@ OLDEST = {"reports_failed_receives": False, **OLDER}
 RELEASES: dict[str, Release] = {
     release.version: release
     for release in (
-        *_before(
+        *_releases(
             "0.21.0",
             has_split_classes=False,
             hears_arrivals=False,
@@ -53,12 +53,12 @@ RELEASES: dict[str, Release] = {
             unsupported_fields=("decoder_kv_blocks_ttl", "kv_lease_duration"),
             **OLDEST,
         ),
-        *_before("0.22.0", "0.22.1", "0.23.0", has_split_classes=False, keys_ranks_by_stage=False, **OLDEST),
-        *_before("0.24.0", "0.25.0", "0.25.1", keys_ranks_by_stage=False, **OLDEST),
-        *_before("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", **OLDEST),
-        *_before("0.30.0", **OLDER),
-        *_before("0.31.0"),
-        *_before("0.32.0", is_run=True),
+        *_releases("0.22.0", "0.22.1", "0.23.0", has_split_classes=False, keys_ranks_by_stage=False, **OLDEST),
+        *_releases("0.24.0", "0.25.0", "0.25.1", keys_ranks_by_stage=False, **OLDEST),
+        *_releases("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", **OLDEST),
+        *_releases("0.30.0", **OLDER),
+        *_releases("0.31.0"),
+        *_releases("0.32.0", is_run=True),
     )
 }
 

@@ -18,6 +18,8 @@ class StandIn(types.ModuleType):
         self.__spec__ = importlib.machinery.ModuleSpec(name, None)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return type(name, (), {})
 
 
