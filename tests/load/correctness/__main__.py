@@ -6,6 +6,7 @@ Exits with 1 when any leg is wrong, and prints the smallest history that shows i
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def main() -> int:
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     environment = dict(os.environ)
     environment.setdefault("BACKHAUL_RUN_DIR", ".run-correctness")
     environment.setdefault("BACKHAUL_PORT_OFFSET", "13000")
