@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +40,7 @@ IDLE = SimpleNamespace(
 )
 
 
-def median_microseconds(actions: list[Callable[[], object]], *, batches: int, times: int) -> list[float]:
+def median_microseconds(actions: Sequence[Callable[[], object]], *, batches: int, times: int) -> list[float]:
     """Of each action, all of them taking turns, so that a disturbed moment disturbs all."""
     taken: list[list[float]] = [[] for _ in actions]
     for _ in range(batches):
