@@ -133,8 +133,8 @@ def _traced() -> int:
 def _deep_size(container: Any) -> int:
     """Without the request ids, which are vLLM's in either process."""
     values = container.values() if isinstance(container, dict) else ()
-    size: int = container.__sizeof__()
-    return size + sum(value.__sizeof__() for value in values if value > 256)
+    size = int(container.__sizeof__())
+    return size + sum(int(value.__sizeof__()) for value in values if value > 256)
 
 
 def microseconds(action: Callable[[], object], num_times: int) -> float:
