@@ -42,6 +42,10 @@ class FenceOrders:
         if not self._slots.release(request_id) and slot is not None:
             self._slots.give_back(slot)
 
+    @property
+    def has_orders(self) -> bool:
+        return bool(self._raised or self._dropped or self._targets)
+
     def fill(self, orders: SchedulerOrders) -> None:
         orders.fence_words, self._raised = self._raised, {}
         orders.dropped_words, self._dropped = self._dropped, []

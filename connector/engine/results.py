@@ -20,7 +20,8 @@ class WorkerResults:
 
     def follow(self, output: Any) -> None:
         report = output.kv_connector_worker_meta or NOTHING
-        self._hold_late_blocks(output, report)
+        if report is not NOTHING or output.failed_recving or self._scheduler.quarantine:
+            self._hold_late_blocks(output, report)
         if report is not NOTHING or output.finished_recving or output.finished_sending:
             self._after_step(output, report)
 

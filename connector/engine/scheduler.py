@@ -228,8 +228,9 @@ class BackhaulScheduler(SchedulerBase):
             lease_extension_seconds=max(1, policy.kv_lease_duration * 2 // 3),
         )
         orders.pull_deadlines, self.pull_deadlines = self.pull_deadlines, {}
-        self._fill(orders, self.fence)
-        self._fill(orders, self.control)
+        for source in (self.fence, self.control):
+            if source.has_orders:
+                self._fill(orders, source)
         return orders
 
     @guards.contained(guards.nothing)

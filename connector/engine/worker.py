@@ -100,10 +100,9 @@ class BackhaulWorker(WorkerBase):
 
     @guards.contained(guards.nothing)
     def take_report(self) -> WorkerReport | None:
-        contained = guards.of_this_process()
         if (total := guards.total()) != self._num_contained_reported:
             self._num_contained_reported = total
-            self._report.contained = contained
+            self._report.contained = guards.of_this_process()
         if self._report.is_empty():
             return None
         report, self._report = self._report, WorkerReport()
