@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -237,6 +238,8 @@ def main() -> int:
     arguments = parser.parse_args()
     environment = {**os.environ, "P": "1", "D": "1", "BACKHAUL_PORT_OFFSET": str(_offset())}
     environment.setdefault("BACKHAUL_RUN_DIR", ".run-bench-connector")
+    # So that engines end with us, and none stays held still.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = read_options(environment, Path(__file__).resolve().parents[2])
     console = Console(sys.stdout)
     plan = QUICK if arguments.quick else FULL
