@@ -23,7 +23,9 @@ from tests.e2e.stack import ROOT
 from tests.load.pair import prepare_run, running_engines
 
 PORT_OFFSET = 15000
-NUM_BLOCKS = 400
+NUM_BLOCKS = 2000
+"""Enough for the leases of all turns: none is evicted."""
+
 MAX_LENGTH = 1024
 NUM_REPLY = 5
 FLOAT_NOISE = 2e-5
