@@ -85,12 +85,19 @@ class LeaseRoom:
             num_lacking = LOW_WATER_BLOCKS if num_times else 0
         self._evict(num_lacking, "pressure", wanted)
 
+    def note_scheduled(self, request_id: str) -> None:
+        """It got its blocks; should it ask again, then because its pull failed or it was preempted."""
+        if self._asked_in_vain[0] == request_id:
+            self._asked_in_vain = ("", 0)
+
     def keep_low_water(self, scheduler_output: Any) -> None:
         """Growing requests find free blocks, so that none is preempted for the sake of a lease."""
         if not self._table.num_live_sessions:
             return
-        self._low_water = max(LOW_WATER_BLOCKS, self._demand.of_running(scheduler_output))
         num_free = int(self._block_pool.get_num_free_blocks())
+        if num_free >= LOW_WATER_BLOCKS and not scheduler_output.num_scheduled_tokens:
+            return
+        self._low_water = max(LOW_WATER_BLOCKS, self._demand.of_running(scheduler_output))
         self._evict(self._low_water - num_free - self._num_on_their_way, "pressure")
 
     def relieve(self) -> bool:

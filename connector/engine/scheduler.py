@@ -177,6 +177,7 @@ class BackhaulScheduler(SchedulerBase):
 
     @guards.contained(guards.nothing)
     def _before_alloc(self, request: Any, num_external_tokens: int) -> None:
+        self.control.room.note_scheduled(request.request_id)
         leg = self.legs.get(request.request_id)
         params = request.kv_transfer_params
         if leg is None or not params or params.get("_remote_blocks_processed"):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.contract.fake_nixl import NixlDisconnectError
-from tests.contract.pair_bench import Pair
+from tests.contract.pair_bench import PROMPT, Pair
 from tests.contract.reading import Reading
 
 
@@ -152,3 +152,13 @@ def test_a_vanished_peer_fails_the_read_and_the_next_turn_recomputes(reading: Re
     assert reading.transfers() == [("failed", "source_disconnected")]
     reading.pair.wire.agents[name] = reading.source.nixls[0]  # so that the bench may end its leases
     reading.leaves_nothing()
+
+
+def test_a_failed_pull_costs_no_lease(pair: Pair) -> None:
+    """Its request asks for blocks a second time, and there are plenty."""
+    pair.turn("before", PROMPT)
+    reading = Reading(pair, to_prefill=False)
+    reading.post().state = "ERR"
+    reading.finish()
+    pair.settle()
+    assert pair.decode.endings() == []
