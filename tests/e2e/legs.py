@@ -155,6 +155,12 @@ class Feed:
                     return offer
             await self._take()
 
+    async def renewed_offer(self, lease_id: str, old: str) -> str:
+        """The lease's offer once it is another than ``old``."""
+        while self.leases[lease_id].offer == old:
+            await self._take()
+        return self.leases[lease_id].offer
+
     async def wait_ended(self, lease_id: str) -> LeaseEnded:
         while lease_id not in self.ended:
             await self._take()

@@ -15,7 +15,7 @@ import pytest
 from connector.engine.offers import PURPOSE, KvOffer
 from tests.e2e.legs import Answer, Legs, random_tokens
 from tests.e2e.stack import eventually
-from tests.e2e.tight_pair import LEASE_SECONDS, MAX_RUNNING, Ear, TightPair, tight_pair
+from tests.e2e.tight_pair import LEASE_SECONDS, MAX_LENGTH, MAX_RUNNING, NUM_BLOCKS, Ear, TightPair, tight_pair
 
 BLOCK = 32
 BUSY_TOKENS = 850
@@ -194,3 +194,26 @@ async def test_decode_request_preempted_after_its_pull_is_not_pulled_again(pair:
 async def is_idle(pair: TightPair) -> bool:
     counters = [await pair.counters(url) for url in (pair.prefill_url, pair.decode_url)]
     return all(c["vllm:num_requests_running"] == c["vllm:num_requests_waiting"] == 0 for c in counters)
+
+
+# ---------------------------------------------------------------- leases under pressure
+
+
+async def num_leased_blocks(pair: TightPair) -> int:
+    usage = (await pair.counters(pair.decode_url))["vllm:kv_cache_usage_perc"]
+    return round(usage * (NUM_BLOCKS - 1))
+
+
+async def test_leases_give_way_to_a_big_prompt_at_once_and_nobody_is_preempted(pair: TightPair) -> None:
+    """Stock vLLM waits for a lease's TTL here, 480 s, or preempts who grows."""
+    legs = Legs(pair)
+    for _ in range(6):
+        await legs.decode(random_tokens(9 * BLOCK - 2), None, max_tokens=2)
+    leased = await num_leased_blocks(pair)
+    assert NUM_BLOCKS // 2 - 9 <= leased <= NUM_BLOCKS // 2, "leases hold up to half of the blocks, which is the limit"
+    before = await num_preemptions(pair, pair.decode_url)
+    big = random_tokens(MAX_LENGTH - BLOCK)
+    answer = await legs.decode(big, None, max_tokens=BLOCK // 2)
+    assert answer.seconds < 60
+    assert await num_preemptions(pair, pair.decode_url) == before
+    answer.assert_same_as(await legs.recompute(pair.decode_url, big))
