@@ -33,7 +33,10 @@ def stop_progress_thread() -> None:
 
 
 SPIN_SECONDS = 0.001
-"""How long a reader of vLLM's broadcast looks by itself before it parks until the writer notifies it."""
+"""How long a reader of vLLM's broadcast looks by itself before it naps until the writer notifies it."""
+NAP_MS = 2
+"""How long it naps at most. A notification can get lost: the writer's socket holds one, learns late that it was taken,
+and drops the next one silently. vLLM outlives that by spinning for a second, and then looks every 5 s only."""
 
 
 def calm_broadcast(pause_ms: float) -> None:
@@ -44,16 +47,18 @@ def calm_broadcast(pause_ms: float) -> None:
     shm_broadcast.sched_yield = lambda: time.sleep(pause_seconds)
     condition = shm_broadcast.SpinCondition
     if not hasattr(condition.wait, "stock"):
-        condition.wait = _parking(condition.wait)
+        condition.wait = _napping(condition.wait)
 
 
-def _parking(stock: Callable[..., None]) -> Callable[..., None]:
-    """``SpinCondition.wait`` that parks early. A method, since readers may exist already when we are loaded."""
+def _napping(stock: Callable[..., None]) -> Callable[..., None]:
+    """``SpinCondition.wait`` that naps where vLLM's spins. A method, since readers may exist already when we load."""
 
     @functools.wraps(stock)
     def wait(condition: Any, timeout_ms: int | None = None) -> None:
-        condition.busy_loop_s = min(condition.busy_loop_s, SPIN_SECONDS)
-        stock(condition, timeout_ms)
+        if not SPIN_SECONDS < time.monotonic() - condition.last_read <= condition.busy_loop_s:
+            stock(condition, timeout_ms)
+        elif condition.local_notify_socket in dict(condition.poller.poll(NAP_MS)):
+            condition.local_notify_socket.recv()
 
     wait.stock = stock  # type: ignore[attr-defined]
     return wait

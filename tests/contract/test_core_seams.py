@@ -15,7 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 
 from connector.engine.connector import NixlConnector
-from connector.engine.cpu import apply_cpu_options
+from connector.engine.cpu import NAP_MS, apply_cpu_options
 from connector.engine.endings import FINISHED_CLEANLY
 from connector.engine.metadata import BackhaulMetadata, WorkerReport
 from tests.contract.seams import assert_has, assert_in_order, calls, found, parameters
@@ -178,18 +178,34 @@ def test_cpu_options_stop_both_busy_loops_once(stock_loops: tuple[Any, Any]) -> 
     assert not hasattr(shm_broadcast.SpinCondition.wait.stock, "stock")
 
 
-def test_a_calmed_reader_parks_where_a_stock_one_spins(stock_loops: tuple[Any, Any]) -> None:
+@pytest.fixture
+def calmed_reader(stock_loops: tuple[Any, Any]) -> Any:
+    """Of a broadcast that has just been read. Nothing ever notifies it; ``polls``: the times that it waits, in ms."""
     apply_cpu_options(structs.replace(OPTIONS, cpu_yield_ms=0.1))
-    polls: list[int] = []
     reader = shm_broadcast.SpinCondition.__new__(shm_broadcast.SpinCondition)
-    reader.is_reader, reader.busy_loop_s, reader.last_read = True, 1, time.monotonic() - 0.1
+    reader.is_reader, reader.busy_loop_s = True, 1
     reader.read_cancel_socket = reader.local_notify_socket = None
-    reader.poller = SimpleNamespace(poll=lambda timeout: polls.append(timeout) or [])
-    reader.wait(timeout_ms=700)
-    assert polls == [700]
+    reader.polls = []
+    reader.poller = SimpleNamespace(poll=lambda timeout: reader.polls.append(timeout) or [])
     reader.record_read()
-    reader.wait(timeout_ms=700)
-    assert polls == [700], "right after a message the next one is looked for, not waited for"
+    return reader
+
+
+def test_a_calmed_reader_looks_for_the_next_message_right_after_one(calmed_reader: Any) -> None:
+    calmed_reader.wait(timeout_ms=700)
+    assert calmed_reader.polls == []
+
+
+def test_a_calmed_reader_naps_where_a_stock_one_spins_and_outlives_a_lost_notification(calmed_reader: Any) -> None:
+    calmed_reader.last_read = time.monotonic() - 0.1
+    calmed_reader.wait(timeout_ms=700)
+    assert calmed_reader.polls == [NAP_MS]
+
+
+def test_a_calmed_reader_rests_like_a_stock_one_after_a_second(calmed_reader: Any) -> None:
+    calmed_reader.last_read = time.monotonic() - 1.1
+    calmed_reader.wait(timeout_ms=700)
+    assert calmed_reader.polls == [700]
 
 
 def test_accelerators_keep_vllms_own_loops(stock_loops: tuple[Any, Any]) -> None:
