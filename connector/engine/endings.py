@@ -33,7 +33,7 @@ class RequestEndings:
         self._finish_in_vllm = finish_in_vllm
 
     def _finish_bare(self, request: Any, _block_ids: Any) -> KeptAndParams:
-        """After an exception: the blocks are freed at once, unless vLLM has already ordered the workers to keep them."""
+        """After an exception: the blocks are freed at once, unless vLLM has already told the workers to keep them."""
         scheduler, params = self._scheduler, request.kv_transfer_params
         self._forget(request.request_id)
         if request.request_id in scheduler._reqs_need_send:
