@@ -217,7 +217,9 @@ async def measure(options: Options, console: Console, plan: Plan, parts: set[str
         engines = stack.enter_context(ExitStack())
         ours = start(options, console, engines, is_stock=False)
         stock = start(stock_options(options), console, engines, is_stock=True)
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+        # A pair that was held still has closed the connections of before when it goes on.
+        connector = aiohttp.TCPConnector(force_close=True)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         key = FleetKey.load(options.layout.run / "fleet.key")
         sides = Sides(ours=Traffic(ours, key, http, seed), stock=Traffic(stock, None, http, seed))
         if "load" in parts:
