@@ -23,6 +23,11 @@ class EngineLoadSerializer(serializers.Serializer[dict[str, int]]):
     num_contained = serializers.IntegerField(
         required=False, help_text="Exceptions of the connector's own that were kept from the engine, since its start."
     )
+    refused_offers = serializers.DictField(
+        child=serializers.IntegerField(),
+        required=False,
+        help_text="Offers of other engines that were not used since its start, by the reason; see the README.",
+    )
 
 
 class EngineSerializer(serializers.ModelSerializer[Engine]):
