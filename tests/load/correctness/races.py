@@ -22,9 +22,12 @@ from tests.load.correctness.leg_checks import LegChecks, MismatchError
 from tests.load.correctness.tally import Tally
 
 BALLAST_BLOCKS = 30
-FREE_BLOCKS = 64
+FREE_BLOCKS = 40
 NUM_FILLERS = 3
-OFFSETS_MS = (-5.0, 15.0)
+"""Of 20 blocks each. A cached block that was let go is the last to be taken, so few others are free: those that let go
+are written to in the fillers' first step.
+"""
+OFFSETS_MS = (-25.0, 15.0)
 """Of the release, from the moment when the reading leg is posted."""
 POSSIBLE = (Decision.PULLED, Decision.EXPIRED)
 HELD_SECONDS = 3600
