@@ -47,9 +47,9 @@ class SchedulerOrders:
 
 
 class BackhaulMetadata(NixlConnectorMetadata):
-    """vLLM asserts on its own class, so ours is a subclass with one more field."""
+    """vLLM asserts on its own class, so ours is a subclass with one more field: what is new to the workers, if any."""
 
-    orders: SchedulerOrders
+    orders: SchedulerOrders | None = None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from connector.engine.quarantine import BlockQuarantine
 from connector.engine.reporting import EngineReporter
 from connector.engine.results import WorkerResults
 from connector.engine.transfers import TransferBook
-from connector.protocol import Decision, Role
+from connector.protocol import Decision, PolicyValues, Role
 from connector.signing import FleetKeyFile
 
 
@@ -67,6 +67,7 @@ class BackhaulScheduler(SchedulerBase):
         self.reporter = EngineReporter(self, options)
         self.control.reporter = self.reporter
         self.pull_deadlines: dict[str, float] = {}
+        self._ordered_policy: PolicyValues | None = None
         self._endings = RequestEndings(self, super().request_finished)
         self._results = WorkerResults(self)
         self.idle_wait = IdleWait(options.idle_wait_ms)
@@ -222,8 +223,13 @@ class BackhaulScheduler(SchedulerBase):
         if holds_blocks and not (has_work or self.transfers.is_waiting or is_ending):
             self.idle_wait.wait()
 
-    def _take_orders(self) -> SchedulerOrders:
+    def _take_orders(self) -> SchedulerOrders | None:
+        """``None`` when there is nothing that the workers don't know yet, as in most steps."""
         policy = self.live_policy.values
+        has_orders = self.pull_deadlines or self.fence.has_orders or self.control.has_orders
+        if policy is self._ordered_policy and not has_orders:
+            return None
+        self._ordered_policy = policy
         orders = SchedulerOrders(
             pull_deadline_seconds=policy.kv_pull_deadline,
             lease_extension_seconds=max(1, policy.kv_lease_duration * 2 // 3),

@@ -56,10 +56,15 @@ class BackhaulWorker(WorkerBase):
 
     def start_load_kv(self, metadata: Any) -> None:
         self._progress.last_step_at = time.perf_counter()
-        orders: SchedulerOrders = metadata.orders
+        orders: SchedulerOrders | None = metadata.orders
+        if orders is None:
+            self._pulls.start(metadata.reqs_to_recv)
+            super().start_load_kv(metadata)
+            return
         self._lease_extension = orders.lease_extension_seconds
         self._leases.obey(orders)
-        self._pulls.obey(orders, metadata.reqs_to_recv)
+        self._pulls.obey(orders)
+        self._pulls.start(metadata.reqs_to_recv, orders.pull_deadlines)
         super().start_load_kv(metadata)
         self._leases.follow(orders)
 

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from connector.protocol import TransferOutcome
 logger = logging.getLogger("vllm.backhaul.pulls")
 
 Blame = tuple[TransferOutcome, PullReason]
+NO_DEADLINES: Mapping[str, float] = {}
 
 
 class WorkerPulls:
@@ -47,12 +48,20 @@ class WorkerPulls:
         return {pull.context.request_id for pull in self._agent.pulls.values()}
 
     @guards.contained(guards.nothing)
-    def obey(self, orders: SchedulerOrders, to_receive: dict[str, Any]) -> None:
+    def obey(self, orders: SchedulerOrders) -> None:
         self._engine_deadline_seconds = orders.pull_deadline_seconds
         self._agent.fence_targets.update(orders.fence_targets)
+
+    def start(self, to_receive: dict[str, Any], own_deadlines: Mapping[str, float] = NO_DEADLINES) -> None:
+        """``own_deadlines``: seconds by request, of those that don't follow the engine's."""
+        if to_receive:
+            self._start(to_receive, own_deadlines)
+
+    @guards.contained(guards.nothing)
+    def _start(self, to_receive: dict[str, Any], own_deadlines: Mapping[str, float]) -> None:
         for request_id, meta in to_receive.items():
             if meta.awaiting_kvs:
-                self.deadlines.start(request_id, orders.pull_deadlines.get(request_id))
+                self.deadlines.start(request_id, own_deadlines.get(request_id))
 
     # ------------------------------------------------ failures
 

@@ -146,8 +146,9 @@ class SchedulerBench:
         return num_external
 
     def orders(self) -> SchedulerOrders:
-        orders: SchedulerOrders = self.metadata().orders
-        return orders
+        """Of one more step; empty ones when the workers know all."""
+        orders: SchedulerOrders | None = self.metadata().orders
+        return orders or SchedulerOrders(pull_deadline_seconds=0, lease_extension_seconds=0)
 
     def metadata(self) -> Any:
         output = SimpleNamespace(total_num_scheduled_tokens=1, num_scheduled_tokens={"x": 1})

@@ -123,7 +123,7 @@ def test_after_one_pull_there_is_no_second(prefill: SchedulerBench, decode: Sche
     prefill.metadata()
     assert prefill.allocate(request) == 0
     metadata = prefill.metadata()
-    assert (metadata.reqs_to_recv, metadata.orders.fence_words, metadata.orders.fence_targets) == ({}, {}, {})
+    assert (metadata.reqs_to_recv, metadata.orders) == ({}, None), "and nothing that the workers don't know"
 
 
 def test_orders_name_each_new_fence_word_once(prefill: SchedulerBench) -> None:
@@ -270,3 +270,14 @@ def test_no_leg_is_told_before_it_is_decided(prefill: SchedulerBench, decode: Sc
     request = prefill.arrive([*HISTORY, 1], an_envelope(), offered_by(decode, HISTORY))
     assert prefill.allocate(request) == 12
     assert prefill.events(LegDecided) == []
+
+
+def test_workers_are_told_the_policy_once_and_again_when_it_changes(prefill: SchedulerBench) -> None:
+    first = prefill.metadata().orders
+    assert (first.pull_deadline_seconds, first.lease_extension_seconds) == (5.0, 20)
+    assert prefill.metadata().orders is None
+    changed = structs.replace(prefill.options.policy, kv_pull_deadline=9.0, kv_lease_duration=60)
+    prefill.scheduler.live_policy.set(2, changed)
+    second = prefill.metadata().orders
+    assert (second.pull_deadline_seconds, second.lease_extension_seconds) == (9.0, 40)
+    assert prefill.metadata().orders is None
