@@ -180,7 +180,10 @@ def test_cpu_options_stop_both_busy_loops_once(stock_loops: tuple[Any, Any]) -> 
 
 @pytest.fixture
 def calmed_reader(stock_loops: tuple[Any, Any]) -> Any:
-    """Of a broadcast that a stock reader looks at for a minute. Nothing ever notifies it; ``polls``: the times that it waits, in ms."""
+    """Looks at its broadcast for a minute, as a stock one does for a second, and is never notified.
+
+    ``polls``: the times that it waits, in ms.
+    """
     apply_cpu_options(structs.replace(OPTIONS, cpu_yield_ms=0.1))
     reader = shm_broadcast.SpinCondition.__new__(shm_broadcast.SpinCondition)
     reader.is_reader, reader.busy_loop_s = True, 60
