@@ -93,23 +93,41 @@ async def test_two_conversations_without_ids_reuse_their_own(stack: Stack) -> No
         assert all(turn["verified_tokens"] >= turn["prompt_tokens"] - 96 for turn in later), later
 
 
+Figures = dict[str, tuple[float, float]]
+
+
+async def rows_and_counters(stack: Stack) -> tuple[Figures, Figures]:
+    """(number, bytes) of completed transfers by direction: as recorded, and as the engines that run now count them."""
+    rows: Figures = {}
+    counted: Figures = {}
+    readers = (("D->P", "prefill-0", stack.prefill_url), ("P->D", "decode-0", stack.decode_url))
+    for direction, target, url in readers:
+        summary = await stack.get("/transfers/summary/", direction=direction, target=target, outcome="completed")
+        counters = await stack.counters(url)
+        rows[direction] = (summary["count"], summary["bytes"])
+        counted[direction] = (
+            counters.get("vllm:nixl_xfer_time_seconds_count", 0.0),
+            counters.get("vllm:nixl_bytes_transferred_sum", 0.0),
+        )
+    return rows, counted
+
+
+def growth(now: Figures, before: Figures) -> Figures:
+    return {way: (now[way][0] - before[way][0], now[way][1] - before[way][1]) for way in now}
+
+
 async def test_transfer_rows_equal_the_engines_own_counters(stack: Stack) -> None:
+    """By what both grow: an engine that an earlier test has killed began to count anew."""
+    rows_before, counters_before = await rows_and_counters(stack)
     messages = [{"role": "system", "content": SYSTEM + uuid.uuid4().hex}]
     async with client_of(stack) as client:
         for number in range(3):
             await say(client, messages, f"Entry {number}.")
 
     async def agree() -> bool:
-        sums = {}
-        readers = (("D->P", "prefill-0", stack.prefill_url), ("P->D", "decode-0", stack.decode_url))
-        for direction, target, url in readers:
-            summary = await stack.get("/transfers/summary/", direction=direction, target=target, outcome="completed")
-            counters = await stack.counters(url)
-            sums[direction] = (
-                summary["count"] == counters["vllm:nixl_xfer_time_seconds_count"] > 0
-                and summary["bytes"] == counters["vllm:nixl_bytes_transferred_sum"]
-            )
-        return all(sums.values())
+        rows, counters = await rows_and_counters(stack)
+        grown = growth(counters, counters_before)
+        return growth(rows, rows_before) == grown and all(count > 0 for count, _ in grown.values())
 
     await eventually(agree, within_seconds=15, what="rows and counters agree in both directions")
 

@@ -34,6 +34,7 @@ async def until_prefill_is_empty(stack: Stack, within_seconds: float) -> None:
 async def test_fifty_refusals_of_decode_pin_nothing_at_prefill(stack: Stack) -> None:
     """P is asked for one token and D for at least ten of five. A handoff's own lease would last 30 s."""
     body = {"model": "tiny", "max_tokens": 5, "min_tokens": 10}
+    await until_prefill_is_empty(stack, within_seconds=60)
     async with stack.client() as client:
         for number in range(REFUSALS):
             messages = [{"role": "user", "content": f"{number} {uuid.uuid4().hex} {SYSTEM[:300]}"}]
