@@ -33,13 +33,15 @@ T = TypeVar("T")
 
 
 class LinkFollower:
-    """Messages that nobody has asked for yet are kept until ``forget``; a wait past its deadline raises."""
+    """Messages that nobody has asked for yet are kept until ``forget``; a wait past its deadline, or for a link that is
+    closed, raises."""
 
     def __init__(self) -> None:
         self._decoder: FrameDecoder[Any] = FrameDecoder(EngineToAgent)
         self._found: dict[tuple[str, str], Any] = {}
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Any]]] = defaultdict(list)
         self._reading: asyncio.Task[None] | None = None
+        self._is_over = False
         self._writer: asyncio.StreamWriter
         self.num_ended: Counter[str] = Counter()
 
@@ -115,6 +117,8 @@ class LinkFollower:
     async def _wait(self, kind: str, key: str) -> Any:
         if (kind, key) in self._found:
             return self._found[kind, key]
+        if self._is_over:
+            raise ConnectionError("the engine's link is closed")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[kind, key].append(future)
         try:
@@ -123,9 +127,20 @@ class LinkFollower:
             raise TimeoutError(f"the engine has not said '{kind}' of {key or 'itself'}") from None
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(1 << 20):
-            for message in self._decoder.feed(data):
-                self._take(message)
+        try:
+            while data := await reader.read(1 << 20):
+                for message in self._decoder.feed(data):
+                    self._take(message)
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """A run that is told to end must not wait for answers that nobody reads any more."""
+        self._is_over = True
+        for waiting in self._waiting.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(ConnectionError("the engine's link is closed"))
 
     def _take(self, message: object) -> None:
         if isinstance(message, EngineEvent):
