@@ -109,14 +109,14 @@ class LeaseFactory:
         )
 
     def offered(self, lease: Lease) -> LeaseOffer:
-        return LeaseOffer(lease=self.granted(lease), offer=self._sign(self.offer(lease)), chain=lease.chain)
+        return LeaseOffer(lease=self.granted(lease), offer=self.signed_offer(lease), chain=lease.chain)
 
     def renewed(self, lease: Lease) -> LeaseRenewed:
         """With the offer signed anew: a reader declines by the expiry that the offer carries."""
         extended = LeaseExtended(
             lease_id=lease.lease_id, remaining_seconds=lease.remaining_seconds(), pinned=lease.pinned
         )
-        return LeaseRenewed(lease=extended, offer=self._sign(self.offer(lease)))
+        return LeaseRenewed(lease=extended, offer=self.signed_offer(lease))
 
     def signed_offer(self, lease: Lease) -> str:
         return self._sign(self.offer(lease))

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from connector.engine.cache_shape import BlockIds
 from connector.engine.compact import pack_texts, unpack_texts
 from connector.engine.digests import DIGEST_BYTES
 from connector.protocol import LeaseKind, LeaseState, PolicyPatch, PolicyValues
 
 N = TypeVar("N", int, float)
-
-BlockIds = Sequence[Sequence[int]]
-"""``[groups][blocks]``, as vLLM exports them."""
 
 
 class Cell(Generic[N]):
@@ -178,11 +176,11 @@ class Lease:
 
     @property
     def session_id(self) -> str:
-        return next(islice(unpack_texts(self._texts()), 1, None))
+        return self._text(1)
 
     @property
     def turn_id(self) -> str:
-        return next(islice(unpack_texts(self._texts()), 2, None))
+        return self._text(2)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -191,7 +189,7 @@ class Lease:
 
     @property
     def digest_key_id(self) -> str:
-        return next(islice(unpack_texts(self._texts()), 3, None))
+        return self._text(3)
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -199,7 +197,7 @@ class Lease:
 
     @property
     def lease_id(self) -> str:
-        return next(unpack_texts(self._texts()))
+        return self._text(0)
 
     @property
     def tail_digest(self) -> bytes:
@@ -224,6 +222,9 @@ class Lease:
 
     def remaining_seconds(self) -> float:
         return max(0.0, self.deadline - time.perf_counter())
+
+    def _text(self, index: int) -> str:
+        return next(islice(unpack_texts(self._texts()), index, None))
 
     def _texts(self) -> bytes:
         return bytes(self.record[HEAD.size : HEAD.size + self._num_text_bytes])

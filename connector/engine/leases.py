@@ -4,7 +4,7 @@ Each figure that a step or a report needs is counted when a lease comes, ends or
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from connector.engine.lease import Lease
 from connector.engine.slot_index import NUM_SLOTS, SlotIndex
@@ -52,10 +52,15 @@ class LeaseTable:
     def find(self, key: str) -> Lease | None:
         """By lease id, engine request id, or the id of the turn that made it (its newest lease)."""
         for index, matches in zip(self._by_key, (_is_lease, _is_request, _is_turn), strict=True):
-            for slot in index.candidates(key):
-                lease = self._leases[slot]
-                if lease is not None and matches(lease, key):
-                    return lease
+            if (lease := self._first(index, key, matches)) is not None:
+                return lease
+        return None
+
+    def _first(self, index: SlotIndex, key: str, matches: Callable[[Lease, str], bool]) -> Lease | None:
+        for slot in index.candidates(key):
+            lease = self._leases[slot]
+            if lease is not None and matches(lease, key):
+                return lease
         return None
 
     def of_session(self, tenant: str, session_id: str) -> list[Lease]:
@@ -114,7 +119,7 @@ class LeaseTable:
 
     def remove(self, request_id: str) -> Lease | None:
         """Its blocks are free."""
-        lease = self._of_request(request_id)
+        lease = self._first(self._by_key[1], request_id, _is_request)
         if lease is None:
             return None
         if lease.ending is None:
@@ -166,13 +171,6 @@ class LeaseTable:
         lease = self._leases[slot]
         if lease is not None:
             lease.num_unique += change
-
-    def _of_request(self, request_id: str) -> Lease | None:
-        for slot in self._by_key[1].candidates(request_id):
-            lease = self._leases[slot]
-            if lease is not None and lease.request_id == request_id:
-                return lease
-        return None
 
     @staticmethod
     def _unread(lease: Lease) -> int:

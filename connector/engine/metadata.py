@@ -1,7 +1,6 @@
 """What our scheduler and worker halves tell each other, riding on vLLM's own connector metadata."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata, NixlHandshakePayload
@@ -39,11 +38,6 @@ class SchedulerOrders:
     unkept_requests: list[str] = field(default_factory=list)
     deadlines: dict[str, float] = field(default_factory=dict)
     releases: list[str] = field(default_factory=list)
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        """Most steps order nothing, and then two numbers travel between the processes."""
-        values = tuple(vars(self).values())
-        return type(self), values if any(values[2:]) else values[:2]
 
 
 class BackhaulMetadata(NixlConnectorMetadata):
