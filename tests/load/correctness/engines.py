@@ -5,19 +5,16 @@ purpose (see ``broken_connector``): the run must then fail.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deploy.local.commands import run_logged
 from deploy.local.console import Console
 from deploy.local.engines import Engine, engine_command, transfer_config
 from deploy.local.environment import Options
-from deploy.local.stamps import digest_of, is_current, write_stamp
-from deploy.local.virtualenvs import child_environment
+from deploy.local.model import prepare_folder
 from tests.load.pair import prepare_run, running_engines
 
 ADAPTERS = ("adapter-a", "adapter-b")
@@ -73,24 +70,15 @@ def _broken_config(options: Options, engine: Engine, mutation: str) -> dict[str,
 
 
 def _prepare_models(options: Options, console: Console) -> Path:
-    """``<run>/correctness`` with the model and its adapters: made beside it and moved there, again on a new recipe."""
+    """``<run>/correctness`` with the model and its adapters, made again on a new recipe."""
     layout = options.layout
     folder = layout.run / "correctness"
-    recipe = [Path(__file__).with_name("tiny_models.py"), layout.root / "deploy" / "local" / "tiny_model.py"]
-    digest = digest_of(recipe)
-    if is_current(folder / "stamp", digest):
-        return folder
-    with console.step("models", "making a two-layer Qwen3 and two LoRA adapters with random weights"):
-        unfinished = layout.run / "correctness.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        run_logged(
-            [layout.engine_python, "-m", "tests.load.correctness.tiny_models", unfinished],
-            layout.log("setup-correctness"),
-            what="making the models",
-            directory=layout.root,
-            environment={**child_environment(), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        )
-        write_stamp(unfinished / "stamp", digest)
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
+    prepare_folder(
+        options,
+        console,
+        folder,
+        module="tests.load.correctness.tiny_models",
+        recipe=(Path(__file__).with_name("tiny_models.py"), layout.root / "deploy" / "local" / "tiny_model.py"),
+        what="making a two-layer Qwen3 and two LoRA adapters with random weights",
+    )
     return folder
