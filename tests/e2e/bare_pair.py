@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,18 @@ class BarePair:
         self._http.close()
 
     def turn(
-        self, prompt: list[int], held: str | None, *, num_reply: int = 1, decode_prompt: list[int] | None = None
+        self,
+        prompt: list[int],
+        held: str | None,
+        *,
+        num_reply: int = 1,
+        decode_prompt: list[int] | None = None,
+        during_decode: AbstractContextManager[None] | None = None,
     ) -> Turn:
-        """``decode_prompt``: what D is asked instead, as after a router or template that P and D disagree about."""
+        """``decode_prompt``: what D is asked instead, as after a router or template that P and D disagree about.
+
+        ``during_decode``: holds from before D is asked until it has answered.
+        """
         turn_id = str(uuid.uuid4())
         to_prefill: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
         to_prefill |= {"backhaul": self._signed(Role.PREFILL, turn_id, held)}
@@ -120,7 +130,8 @@ class BarePair:
         to_decode: dict[str, Any] = {"do_remote_decode": False, "do_remote_prefill": True}
         to_decode |= {"backhaul": self._signed(Role.DECODE, turn_id, reply.get("offer"))}
         asked = prompt if decode_prompt is None else decode_prompt
-        second = self._complete(self._decode_url, asked, num_reply, kv_transfer_params=to_decode)
+        with during_decode or nullcontext():
+            second = self._complete(self._decode_url, asked, num_reply, kv_transfer_params=to_decode)
         leg, offer = self._ear.heard(turn_id)
         return Turn(
             prefill_decision=str(reply.get("decision", "")),

@@ -20,6 +20,7 @@ from deploy.local.environment import Options, read_options
 from deploy.local.virtualenvs import child_environment
 from tests.e2e.bare_pair import BarePair, EngineEar, TopLogprobs, Turn, difference
 from tests.e2e.stack import ROOT
+from tests.load.engine_processes import held_still
 from tests.load.pair import prepare_run, running_engines
 
 PORT_OFFSET = 15000
@@ -47,17 +48,26 @@ class Kind:
 class Pair:
     """One of P's engines and D, asked turn by turn; every answer is compared with a full recompute."""
 
-    def __init__(self, kind: Kind, bare: BarePair, ear: EngineEar, seed: int) -> None:
+    def __init__(self, kind: Kind, prefill: Engine, bare: BarePair, ear: EngineEar, seed: int) -> None:
         self.kind, self.ear = kind, ear
-        self._bare = bare
+        self._prefill, self._bare = prefill, bare
         self._source = random.Random(seed)
 
     def tokens(self, count: int) -> list[int]:
         return [self._source.randrange(*VOCABULARY) for _ in range(count)]
 
-    def turn(self, prompt: list[int], held: str | None = None, *, at_decode: list[int] | None = None) -> Turn:
+    def turn(
+        self,
+        prompt: list[int],
+        held: str | None = None,
+        *,
+        at_decode: list[int] | None = None,
+        is_source_still: bool = False,
+    ) -> Turn:
+        """``is_source_still``: P serves nothing while D is asked, so that D's pull lasts until its deadline."""
         asked = prompt if at_decode is None else at_decode
-        turn = self._bare.turn(prompt, held, num_reply=NUM_REPLY, decode_prompt=asked)
+        during_decode = held_still([self._prefill]) if is_source_still else None
+        turn = self._bare.turn(prompt, held, num_reply=NUM_REPLY, decode_prompt=asked, during_decode=during_decode)
         assert_equal(turn.prefill, self._bare.recomputed(prompt[: len(prompt) - self.kind.num_spared]), "P")
         assert_equal(turn.decode, self._bare.recomputed(asked), "D")
         return turn
@@ -97,7 +107,10 @@ def running_pairs(kind: Kind) -> Iterator[list[Pair]]:
             pairs = [BarePair(engine.url, decode.url, key, ear) for engine in prefills]
             for pair in pairs:
                 opened.enter_context(closing(pair))
-            yield [Pair(kind, pair, ear, seed) for seed, pair in enumerate(pairs)]
+            yield [
+                Pair(kind, engine, pair, ear, seed)
+                for seed, (engine, pair) in enumerate(zip(prefills, pairs, strict=True))
+            ]
 
 
 def make_model(kind: Kind, options: Options) -> Path:

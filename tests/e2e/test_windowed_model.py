@@ -80,9 +80,9 @@ def test_late_pulls_of_a_model_with_several_groups_are_recomputed_and_its_blocks
 ) -> None:
     """vLLM's core dies of a failed pull that is told by its blocks; ours is told by its request, over all groups."""
     pair = windowed[0]
-    pair.ear.set_policy(1, PolicyValues(kv_pull_deadline=1e-4))
+    pair.ear.set_policy(1, PolicyValues(kv_pull_deadline=0.2))
     try:
-        decisions = {pair.turn(pair.tokens(300)).decode_decision for _ in range(3)}
+        decisions = {pair.turn(pair.tokens(300), is_source_still=True).decode_decision for _ in range(3)}
     finally:
         pair.ear.set_policy(2, PolicyValues())
     assert decisions == {"recomputed_timeout"}
