@@ -5,8 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aiohttp import web
-
+from connector.http import HttpServer, Limits
 from connector.protocol import FleetSnapshot, PolicyAck, RouterStatus
 from connector.router.assembly import Parts, router_version
 from connector.router.control import ControlClient
@@ -15,7 +14,6 @@ from connector.router.environment import Settings
 from connector.router.keyring import follow_file
 from connector.router.store import load_snapshot, save_snapshot
 
-KEEPALIVE_SECONDS = 75.0
 FAREWELL_SECONDS = 2.0
 """How long a stopping router waits for the control plane to take the last events and the agents the last releases."""
 
@@ -33,9 +31,9 @@ class Router:
     def __init__(self, settings: Settings, parts: Parts) -> None:
         self._settings = settings
         self._parts = parts
-        self._doors = Doors(parts, settings.max_body_bytes)
+        self._doors = Doors(parts)
         self._tasks: list[asyncio.Task[None]] = []
-        self._runner = web.ServerRunner(self._make_server(), shutdown_timeout=1.0)
+        self._server = HttpServer(self._doors, Limits(max_body_bytes=settings.max_body_bytes))
         self.failed = asyncio.Event()
         self._control = ControlClient(
             settings.controlplane_url,
@@ -51,7 +49,7 @@ class Router:
     @property
     def port(self) -> int:
         """The port that is listened on; known once started."""
-        return int(self._runner.addresses[0][1])
+        return self._server.port
 
     async def start(self) -> None:
         """Listens when this returns. Without a control plane the last snapshot on disk is used."""
@@ -59,12 +57,11 @@ class Router:
         if saved is not None:
             log.info("event=saved_snapshot_used revision=%s engines=%s", saved.revision, len(saved.engines))
             self._take_over(saved)
-        await self._parts.upstream.__aenter__()
         self._parts.feeds.open(self._parts.watch)
         await self._parts.feeds.wait_until_tried(FIRST_FEEDS_SECONDS)
         self._supervise("control", self._control.run())
         self._supervise("models", self._parts.models.run())
-        self._supervise("silence", self._parts.silence.run())
+        self._supervise("upstream", self._parts.upstream.run())
         self._supervise("fleet_key", follow_file(self._settings.fleet_key))
         if self._parts.exporter is not None:
             self._supervise("exporter", self._parts.exporter.run())
@@ -73,36 +70,23 @@ class Router:
     async def stop(self) -> None:
         """Takes no new turn, lets those in flight end within the drain time, then leaves nothing behind."""
         self._doors.is_draining = True
-        for site in list(self._runner.sites):
-            await site.stop()
+        self._server.stop_listening()
         await self._until(lambda: self._parts.turns.num_active == 0, self._settings.drain_seconds)
-        await self._runner.cleanup()
+        await self._server.close()
         await self._until(self._is_all_told, FAREWELL_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._parts.feeds.close()
         await self._parts.models.close()
-        await self._parts.upstream.__aexit__(None, None, None)
+        self._parts.upstream.close()
         self._parts.spool.close()
         self._parts.access.flush()
         if self._parts.exporter is not None:
             await self._parts.exporter.flush()
 
-    def _make_server(self) -> web.Server:
-        return web.Server(
-            self._doors.answer,
-            request_factory=self._doors.make_request,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            logger=_quiet_logger(),
-        )
-
     async def _listen(self) -> None:
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=1024)
-        await site.start()
+        await self._server.start(self._settings.host, self._settings.port)
         log.info("event=listening host=%s port=%s", self._settings.host, self.port)
 
     def _is_all_told(self) -> bool:
@@ -151,10 +135,3 @@ class Router:
             return
         log.critical("event=part_died part=%s", task.get_name(), exc_info=task.exception())
         self.failed.set()
-
-
-def _quiet_logger() -> logging.Logger:
-    """aiohttp logs a traceback for every client that speaks no HTTP; handlers here log their own failures."""
-    quiet = logging.getLogger("connector.router.http")
-    quiet.setLevel(logging.CRITICAL)
-    return quiet

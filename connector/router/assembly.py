@@ -21,7 +21,6 @@ from connector.router.placement import Placer
 from connector.router.prefill import PrefillLeg
 from connector.router.recording import Recorder
 from connector.router.sessions import Sessions
-from connector.router.silence import SilenceWatch
 from connector.router.spool import EventSpool
 from connector.router.store import prepare_state_dir
 from connector.router.tracing import SpanWriter
@@ -41,7 +40,6 @@ class Parts:
     feeds: Feeds
     api_keys: ApiKeys
     upstream: Upstream
-    silence: SilenceWatch
     models: ServedModels
     spool: EventSpool
     exporter: SpanExporter | None
@@ -62,27 +60,23 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     feeds = Feeds(settings.feed_token, metrics, fleet)
     book = LeaseBook(index, sessions, feeds.release)
     watch = EngineWatch(fleet, book)
-    upstream = Upstream()
+    upstream = Upstream(settings.engine_timeout_seconds)
     models = ServedModels(fleet, upstream, settings.engine_key)
     placer = Placer(fleet, index, sessions, book, SessionKeyring(settings.fleet_key), metrics)
     signer = LegSigner(settings.fleet_key)
-    limit = settings.engine_timeout_seconds
-    silence = SilenceWatch(limit)
     turns = TurnRunner(
         fleet=fleet,
-        api_keys=api_keys,
         models=models,
         placer=placer,
         book=book,
-        prefill=PrefillLeg(upstream, signer, settings.engine_key, limit),
-        decode=DecodeLeg(upstream, signer, settings.engine_key, limit, silence, placer, metrics),
+        prefill=PrefillLeg(upstream, signer, settings.engine_key),
+        decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics),
         recorder=Recorder(metrics, SpanWriter(spans, settings.router_name), access, spool.append),
         metrics=metrics,
         release=feeds.release,
+        max_body_bytes=settings.max_body_bytes,
     )
-    return Parts(
-        fleet, index, book, watch, feeds, api_keys, upstream, silence, models, spool, exporter, access, metrics, turns
-    )
+    return Parts(fleet, index, book, watch, feeds, api_keys, upstream, models, spool, exporter, access, metrics, turns)
 
 
 def router_version() -> str:

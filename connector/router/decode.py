@@ -1,12 +1,9 @@
 """The decode leg: the client's own request on D, whose reply is relayed untouched."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 
-import aiohttp
-from aiohttp import web
-
+from connector.http import Reply, Request, SourceBrokenError, field, relay
 from connector.protocol import Role
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine
@@ -15,8 +12,7 @@ from connector.router.legs import LegSigner, decode_body, leg_headers
 from connector.router.metrics import Metrics
 from connector.router.placement import Placer
 from connector.router.reply import digest_of_reply
-from connector.router.silence import SilenceWatch
-from connector.router.streaming import EVENT_STREAM, BrokenReplyError, Ending, Observer, relay
+from connector.router.streaming import EVENT_STREAM, Ending, Observer
 from connector.router.turnstate import DECODE_REASONS, Outcome, Turn
 from connector.router.upstream import EngineFailedError, Upstream
 
@@ -29,12 +25,6 @@ Alternative = Callable[[Engine], Engine | None]
 """Another engine for the same turn, if there is one."""
 
 
-class RelayedResponse(web.StreamResponse):
-    """Headers go out together with the first bytes: one packet, and a retry is possible until then."""
-
-    _send_headers_immediately = False
-
-
 class DecodeLeg:
     """Runs the leg; until the first byte is out it may move to a second engine, once."""
 
@@ -43,51 +33,48 @@ class DecodeLeg:
         upstream: Upstream,
         signer: LegSigner,
         engine_key: str,
-        limit_seconds: float,
-        watch: SilenceWatch,
         placer: Placer,
         metrics: Metrics,
     ) -> None:
         self._upstream = upstream
         self._signer = signer
         self._engine_key = engine_key
-        self._limit_seconds = limit_seconds
-        self._watch = watch
         self._placer = placer
         self._metrics = metrics
 
-    async def run(self, http: web.BaseRequest, turn: Turn, first: Engine, other: Alternative) -> web.StreamResponse:
-        """The finished response, or ``ApiError`` while nothing was sent. ``first`` is reserved by the caller.
+    async def run(self, http: Request, turn: Turn, first: Engine, other: Alternative) -> None:
+        """The reply is out when this returns; ``ApiError`` while nothing was sent. ``first`` is reserved by the caller.
 
         A reply that breaks off later closes the client's connection: it must not look complete.
         """
         turn.decode.begin()
         try:
-            opened = await self._open(turn, first, other)
-            return await self._relay(http, turn, *opened)
+            await self._relay(http, turn, await self._open(turn, first, other))
         finally:
             turn.decode.finish()
 
-    async def _open(self, turn: Turn, first: Engine, other: Alternative) -> tuple[aiohttp.ClientResponse, bytes]:
-        """Reply and first bytes of the first engine that gives any, of at most two.
+    async def _open(self, turn: Turn, first: Engine, other: Alternative) -> Reply:
+        """The reply, with its first bytes, of the first engine that gives any, of at most two tries.
 
         A second try is safe: until a byte is out, the client can't tell which engine computed it, and an offer that the
-        first engine already used up only means that the second one recomputes.
+        first engine already used up only means that the second one recomputes. An engine that had only closed a kept
+        connection is asked again itself if there is no other.
         """
         body = self._body(turn)
         try:
-            response, chunk = await self._ask(turn, first, body)
-            second = other(first) if response.status in TRY_ELSEWHERE else None
+            reply = await self._ask(turn, first, body)
+            second = other(first) if reply.status in TRY_ELSEWHERE else None
             if second is None:
-                return response, chunk
-            response.close()
+                return reply
+            reply.close()
             reason = "status"
         except EngineFailedError as error:
-            self._note(turn, first, error)
+            if not error.is_stale:
+                self._note(turn, first, error)
             second = other(first) if error.reason != "timeout" else None
-            if second is None:
+            if second is None and not error.is_stale:
                 raise _answer(error) from error
-            reason = error.reason
+            second, reason = second or first, error.reason
         self._metrics.retries.labels(reason).inc()
         turn.reserve(second)
         try:
@@ -96,18 +83,14 @@ class DecodeLeg:
             self._note(turn, second, error)
             raise _answer(error) from error
 
-    async def _ask(self, turn: Turn, engine: Engine, body: bytes) -> tuple[aiohttp.ClientResponse, bytes]:
-        traceparent = turn.trace.traceparent(turn.trace.decode_id)
-        headers = leg_headers(turn.base_headers, self._engine_key, turn.turn_id, traceparent, turn.trace.tracestate)
+    async def _ask(self, turn: Turn, engine: Engine, body: bytes) -> Reply:
+        trace = turn.trace
+        traceparent = trace.traceparent(trace.decode_id)
+        base = turn.base_headers.to_decode
+        fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
         if turn.placement.grants_lease:
             self._placer.expect_notice(turn.turn_id, engine.name)
-        url = engine.url(turn.request.endpoint)
-        try:
-            async with asyncio.timeout(self._limit_seconds):
-                response = await self._upstream.post(url, body, headers)
-                return response, await _first_bytes(response)
-        except TimeoutError as error:
-            raise EngineFailedError(url, "timeout", f"no byte within {self._limit_seconds} s") from error
+        return await self._upstream.post(engine.url(turn.request.endpoint), body, fields)
 
     def _body(self, turn: Turn) -> bytes:
         if not turn.placement.is_sequence:
@@ -126,32 +109,24 @@ class DecodeLeg:
         )
         return decode_body(turn.request, turn.salt, envelope, offer)
 
-    async def _relay(
-        self, http: web.BaseRequest, turn: Turn, response: aiohttp.ClientResponse, first: bytes
-    ) -> web.StreamResponse:
-        headers = headers_to_client(response.headers)
-        headers.setdefault("X-Request-Id", turn.turn_id)
-        is_events = headers.get("Content-Type", "").startswith(EVENT_STREAM)
-        is_plain = "Content-Encoding" not in headers
+    async def _relay(self, http: Request, turn: Turn, reply: Reply) -> None:
+        pairs = headers_to_client(reply.headers)
+        if reply.headers.raw(b"x-request-id") is None:
+            pairs.append(field("X-Request-Id", turn.turn_id))
+        is_events = reply.headers.get("Content-Type", "").startswith(EVENT_STREAM)
+        is_plain = reply.headers.raw(b"content-encoding") is None
         observer = Observer(is_events, turn.placement.records_reply and is_plain)
-        sink = RelayedResponse(status=response.status, reason=response.reason, headers=headers)
-        turn.http_status = response.status
+        turn.http_status = reply.status
         try:
-            await sink.prepare(http)
-            with self._watch.over(response, observer):
-                await relay(response, first, sink, observer)
+            await relay(reply, http, pairs, observer.see)
             self._conclude(turn, observer, is_plain)
-            return sink
-        except BrokenReplyError as error:
+        except SourceBrokenError as error:
             turn.decode_error = str(error)
             log.warning("event=reply_broken turn=%s engine=%s error=%s", turn.turn_id, _name(turn), error)
-            if http.transport is not None:
-                http.transport.close()
-            return sink
         finally:
             turn.first_event_at = observer.first_event_at
             turn.num_bytes = observer.num_bytes
-            response.release()
+            reply.close()
 
     def _conclude(self, turn: Turn, observer: Observer, is_plain: bool) -> None:
         if turn.http_status >= 400:
@@ -175,17 +150,6 @@ class DecodeLeg:
         if error.reason != "timeout":
             engine.avoid_for_a_while()
         log.warning("event=decode_failed turn=%s engine=%s error=%s", turn.turn_id, engine.name, error)
-
-
-async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await response.content.readany()
-    except (aiohttp.ClientError, OSError) as error:
-        response.close()
-        raise EngineFailedError(response.url, "reset", str(error)) from error
-    except asyncio.CancelledError:
-        response.close()
-        raise
 
 
 def _name(turn: Turn) -> str:

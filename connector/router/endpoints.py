@@ -2,38 +2,42 @@
 
 import logging
 import time
-from asyncio import Task
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestHandler
 
+from connector.http import Request, Response, field
 from connector.protocol import Role
 from connector.router.assembly import Parts
-from connector.router.errors import JSON_TYPE, ApiError
+from connector.router.errors import JSON, ApiError
 from connector.router.exposition import CONTENT_TYPE
 from connector.router.request import Endpoint
 
-CLIENT_CLOSED = 499
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Handler = Callable[[Request], Awaitable[Response | None]]
 
 log = logging.getLogger(__name__)
+
+
+TURN_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
+
+_CODES = {
+    408: "request_timeout",
+    413: "request_too_large",
+    417: "expectation_failed",
+    431: "headers_too_large",
+    501: "not_implemented",
+    505: "http_version_not_supported",
+}
 
 
 class Doors:
     """Routes requests; the only place that turns exceptions into answers."""
 
-    def __init__(self, parts: Parts, max_body_bytes: int) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.is_draining = False
         self.has_fleet = False
-        self._max_body_bytes = max_body_bytes
         self.is_control_connected: Callable[[], bool] = lambda: False
         self._handlers: dict[str, dict[str, Handler]] = {
             Endpoint.CHAT.value: {"POST": lambda http: self._serve_turn(http, Endpoint.CHAT)},
@@ -44,73 +48,77 @@ class Doors:
             "/metrics": {"GET": self._tell_metrics},
         }
 
-    def make_request(
-        self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: RequestHandler,
-        writer: AbstractStreamWriter,
-        task: "Task[None]",
-    ) -> web.BaseRequest:
-        return web.BaseRequest(
-            message, payload, protocol, writer, task, protocol._loop, client_max_size=self._max_body_bytes
-        )
-
-    async def answer(self, http: web.BaseRequest) -> web.StreamResponse:
-        """A response for every request. Cancellation passes: the client left."""
-        path = http.rel_url.path
+    def admit(self, http: Request) -> Response | None:
+        """Refuses by the head alone what no body would make right."""
         try:
-            return await self._find(http, path)(http)
+            self._find(http)
+            if http.path in TURN_PATHS:
+                self._check_turn_can_run(http)
         except ApiError as error:
-            return self._refuse(http, path, error)
-        except ConnectionError as error:
-            log.info("event=client_left path=%s error=%s", self._label(path), error)
-            return web.Response(status=CLIENT_CLOSED)
-        except Exception:
-            log.exception("event=request_failed path=%s", self._label(path))
-            if http.writer.output_size > 0:
-                self._cut_off(http)
-                return web.Response(status=500)
-            return self._refuse(http, path, ApiError(500, "The router failed on this request.", code="internal_error"))
+            return self._refuse(http, error)
+        return None
 
-    def _find(self, http: web.BaseRequest, path: str) -> Handler:
-        methods = self._handlers.get(path)
+    def refuse(self, status: int, message: str) -> Response:
+        """The HTTP server's own refusals: bytes that are no request, or more of them than may be."""
+        return self._refuse(None, ApiError(status, message, code=_CODES.get(status, "bad_request"), close=True))
+
+    async def answer(self, http: Request) -> Response | None:
+        """A response for every request, or none when the reply was relayed. Cancellation passes: the client left."""
+        try:
+            return await self._find(http)(http)
+        except ApiError as error:
+            return self._refuse(http, error)
+        except Exception:
+            log.exception("event=request_failed path=%s", self._label(http.path))
+            if http.is_answered:
+                raise
+            return self._refuse(http, ApiError(500, "The router failed on this request.", code="internal_error"))
+
+    def _find(self, http: Request) -> Handler:
+        methods = self._handlers.get(http.path)
         if methods is None:
-            raise ApiError(404, f"Unknown request URL: {http.method} {path[:256]}.", code="unknown_url")
-        handler = methods.get(http.method)
+            raise ApiError(404, f"Unknown request URL: {http.method} {http.path[:256]}.", code="unknown_url")
+        handler = methods.get("GET" if http.method == "HEAD" else http.method)
         if handler is None:
             allowed = ", ".join(methods)
-            raise ApiError(405, f"Not allowed: {http.method} on {path}; use {allowed}.", code="method_not_allowed")
+            raise ApiError(
+                405,
+                f"Not allowed: {http.method} on {http.path}; use {allowed}.",
+                code="method_not_allowed",
+                allow=allowed,
+            )
         return handler
 
-    async def _serve_turn(self, http: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
+    def _check_turn_can_run(self, http: Request) -> None:
         if self.is_draining:
             raise ApiError(503, "The router is shutting down.", code="draining", retry_after=1, close=True)
         if not self.has_fleet:
             raise ApiError(503, "The router doesn't know its fleet yet.", code="no_fleet", retry_after=1)
+        http.principal = self._parts.api_keys.tenant_of(http.headers)
+
+    async def _serve_turn(self, http: Request, endpoint: Endpoint) -> Response | None:
         return await self._parts.turns.serve(http, endpoint)
 
-    async def _list_models(self, http: web.BaseRequest) -> web.StreamResponse:
+    async def _list_models(self, http: Request) -> Response:
         if self.has_fleet:
             self._parts.api_keys.tenant_of(http.headers)
             await self._parts.models.refresh()
         return self._json(http, 200, self._parts.models.union())
 
-    async def _tell_health(self, http: web.BaseRequest) -> web.StreamResponse:
+    async def _tell_health(self, http: Request) -> Response:
         """The process works; what it can reach is told, not judged."""
         status = "draining" if self.is_draining else "ok"
         return self._json(http, 200, orjson.dumps({"status": status, **self._outlook()}))
 
-    async def _tell_readiness(self, http: web.BaseRequest) -> web.StreamResponse:
+    async def _tell_readiness(self, http: Request) -> Response:
         """200 while a turn would find a decode engine, else 503."""
         outlook = self._outlook()
         is_ready = not self.is_draining and outlook["decode_engines"] > 0
         return self._json(http, 200 if is_ready else 503, orjson.dumps({"ready": is_ready, **outlook}))
 
-    async def _tell_metrics(self, http: web.BaseRequest) -> web.StreamResponse:
+    async def _tell_metrics(self, http: Request) -> Response:
         self._sample()
-        response = web.Response(body=self._parts.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
-        return self._count(http, response)
+        return self._count(http, Response(200, self._parts.metrics.render(), [field("Content-Type", CONTENT_TYPE)]))
 
     def _outlook(self) -> dict[str, Any]:
         engines = [engine for engine in self._parts.fleet if engine.takes_turns]
@@ -134,25 +142,23 @@ class Doors:
         for engine in parts.fleet:
             metrics.engine_active.labels(engine.name, engine.role.value).set(engine.num_active)
 
-    def _json(self, http: web.BaseRequest, status: int, body: bytes) -> web.StreamResponse:
-        return self._count(http, web.Response(status=status, body=body, content_type=JSON_TYPE))
+    def _json(self, http: Request, status: int, body: bytes) -> Response:
+        return self._count(http, Response(status, body, [JSON]))
 
-    def _count(self, http: web.BaseRequest, response: web.Response) -> web.Response:
-        self._parts.metrics.requests.labels(self._label(http.rel_url.path), str(response.status)).inc()
+    def _count(self, http: Request | None, response: Response) -> Response:
+        path = self._label(http.path if http else "")
+        self._parts.metrics.requests.labels(path, str(response.status)).inc()
         return response
 
     def _label(self, path: str) -> str:
         return path if path in self._handlers else "other"
 
-    def _refuse(self, http: web.BaseRequest, path: str, error: ApiError) -> web.StreamResponse:
+    def _refuse(self, http: Request | None, error: ApiError) -> Response:
         """The error as an answer; turns that began are already counted and logged by their recorder."""
         response = error.to_response()
         if not error.request_id:
             self._count(http, response)
-            entry = {"time": round(time.time(), 3), "path": self._label(path), "status": error.status}
-            self._parts.access.write({**entry, "method": http.method[:16], "error": error.code or ""})
+            path, method = (self._label(http.path), http.method[:16]) if http else ("other", "")
+            entry = {"time": round(time.time(), 3), "path": path, "status": error.status}
+            self._parts.access.write({**entry, "method": method, "error": error.code or ""})
         return response
-
-    def _cut_off(self, http: web.BaseRequest) -> None:
-        if http.transport is not None:
-            http.transport.close()

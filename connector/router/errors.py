@@ -1,9 +1,10 @@
 """Errors in the shape that OpenAI's clients parse: ``{"error": {message, type, param, code}}``."""
 
 import msgspec
-from aiohttp import web
 
-JSON_TYPE = "application/json"
+from connector.http import Response, field
+
+JSON = (b"content-type", b"application/json")
 
 _TYPE_BY_STATUS = {
     401: "invalid_request_error",
@@ -24,7 +25,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """An answer that the router itself gives. ``param`` names the field at fault; ``retry_after`` is in seconds."""
+    """An answer that the router itself gives. ``param`` names the field at fault; ``retry_after`` is in seconds;
+    ``allow`` lists a path's methods."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
         close: bool = False,
+        allow: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -43,6 +46,7 @@ class ApiError(Exception):
         self.code = code
         self.retry_after = retry_after
         self.close = close
+        self.allow = allow
         self.request_id = ""
 
     def body(self) -> bytes:
@@ -51,17 +55,17 @@ class ApiError(Exception):
         message = self.message.encode(errors="replace").decode()
         return msgspec.json.encode(ErrorBody(ErrorDetail(message, kind, self.param, self.code)))
 
-    def to_response(self) -> web.Response:
-        response = web.Response(status=self.status, body=self.body(), content_type=JSON_TYPE)
+    def to_response(self) -> Response:
+        pairs = [JSON]
         if self.retry_after is not None:
-            response.headers["Retry-After"] = str(self.retry_after)
+            pairs.append(field("Retry-After", str(self.retry_after)))
+        if self.allow:
+            pairs.append(field("Allow", self.allow))
         if self.status == 401:
-            response.headers["WWW-Authenticate"] = "Bearer"
+            pairs.append((b"www-authenticate", b"Bearer"))
         if self.request_id:
-            response.headers["X-Request-Id"] = self.request_id
-        if self.close:
-            response.force_close()
-        return response
+            pairs.append(field("X-Request-Id", self.request_id))
+        return Response(self.status, self.body(), pairs, close=self.close)
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:

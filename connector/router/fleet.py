@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from yarl import URL
 
+from connector.http import Target
 from connector.protocol import EngineLoad, EngineState, FleetEngine, FleetSnapshot, PolicyValues, Role
 
 EMPTY_SNAPSHOT = FleetSnapshot(
@@ -54,8 +55,8 @@ class Engine:
         self.num_picked = 0
         self.is_late_with_notices = False
         self._avoid_until = 0.0
-        self._urls: dict[str, URL] = {}
-        self._base = ""
+        self._targets: dict[str, Target] = {}
+        self._base = URL()
         self.take_facts(facts)
 
     def take_facts(self, facts: FleetEngine) -> None:
@@ -65,9 +66,9 @@ class Engine:
         if self.facts.model != facts.model:
             self.served_models = frozenset((facts.model,))
         self.facts = facts
-        self._urls = {}
+        self._targets = {}
         try:
-            self._base = str(dialable(facts.engine_url)).rstrip("/")
+            self._base = dialable(facts.engine_url)
             self._is_reachable = True
         except ValueError as error:
             self._is_reachable = False
@@ -108,11 +109,13 @@ class Engine:
     def serves(self, model: str) -> bool:
         return model in self.served_models
 
-    def url(self, path: str) -> URL:
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = URL(self._base + path, encoded=True)
-        return url
+    def url(self, path: str) -> Target:
+        target = self._targets.get(path)
+        if target is None:
+            base = self._base
+            origin = (base.host or "", base.port or 0, base.scheme == "https")
+            target = self._targets[path] = Target(origin, base.raw_authority, base.raw_path.rstrip("/") + path)
+        return target
 
 
 class Fleet:

@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 import msgspec
-from multidict import CIMultiDict
 
 from connector.protocol import Decision, LegEnvelope, PolicyPatch, Role
 from connector.router.request import Endpoint, OneLeg, TurnRequest
@@ -100,14 +99,9 @@ def decode_body(request: TurnRequest, salt: str, envelope: str | None, offer: st
     return _encode(body)
 
 
-def leg_headers(
-    base: CIMultiDict[str], engine_key: str, turn_id: str, traceparent: str, tracestate: str
-) -> CIMultiDict[str]:
-    """The client's end-to-end headers plus the leg's own; the client's key never goes on."""
-    headers = base.copy()
-    headers["Authorization"] = f"Bearer {engine_key}"
-    headers["X-Request-Id"] = turn_id
-    headers["traceparent"] = traceparent
+def leg_headers(base: bytes, engine_key: str, turn_id: str, traceparent: str, tracestate: str) -> bytes:
+    """The client's end-to-end headers plus the leg's own, rendered; the client's key never goes on."""
+    own = f"authorization: Bearer {engine_key}\r\nx-request-id: {turn_id}\r\ntraceparent: {traceparent}\r\n"
     if tracestate:
-        headers["tracestate"] = tracestate
-    return headers
+        own += f"tracestate: {tracestate}\r\n"
+    return base + own.encode(errors="surrogateescape")

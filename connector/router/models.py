@@ -6,8 +6,8 @@ import logging
 import time
 
 import msgspec
-from multidict import CIMultiDict
 
+from connector.http import Headers
 from connector.router.fleet import Engine, Fleet
 from connector.router.upstream import Upstream
 
@@ -38,7 +38,7 @@ class ServedModels:
     def __init__(self, fleet: Fleet, upstream: Upstream, engine_key: str) -> None:
         self._fleet = fleet
         self._upstream = upstream
-        self._headers = CIMultiDict({"Authorization": f"Bearer {engine_key}"})
+        self._headers = Headers.of({"Authorization": f"Bearer {engine_key}"})
         self._cards: dict[str, dict[str, msgspec.Raw]] = {}
         self._refreshed_at = float("-inf")
         self._is_changed = asyncio.Event()

@@ -1,22 +1,18 @@
 """The prefill leg: one token computed on P, whose KV decode then reads."""
 
-import asyncio
 import logging
-from dataclasses import dataclass
 
-import aiohttp
 import msgspec
 
+from connector.http import Reply, ReplyTooLargeError
 from connector.protocol import LegReply, Role
 from connector.router.fleet import Engine
 from connector.router.legs import LegSigner, leg_headers, prefill_body
 from connector.router.turnstate import Alone, Turn
-from connector.router.upstream import EngineFailedError, ReplyTooLargeError, Upstream, read_whole
+from connector.router.upstream import EngineFailedError, Upstream
 
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 """An offer holds digests of the whole prompt: 4 MiB at most, beside one token."""
-
-MAX_ERROR_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -37,35 +33,25 @@ class _Reply(msgspec.Struct, frozen=True):
 _decode_reply = msgspec.json.Decoder(_Reply).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A 4xx of the prefill engine is the client's answer: status, headers and body as they came."""
-
-    response: aiohttp.ClientResponse
-    body: bytes
-
-
 class PrefillLeg:
     """Runs the leg. Whatever the outcome, decode follows, unless the engine refused the request."""
 
-    def __init__(self, upstream: Upstream, signer: LegSigner, engine_key: str, limit_seconds: float) -> None:
+    def __init__(self, upstream: Upstream, signer: LegSigner, engine_key: str) -> None:
         self._upstream = upstream
         self._signer = signer
         self._engine_key = engine_key
-        self._limit_seconds = limit_seconds
 
-    async def run(self, turn: Turn, engine: Engine) -> Refusal | None:
-        """Fills ``turn.reply``, or ``turn.alone`` when P gave no offer. A refusal goes to the client."""
+    async def run(self, turn: Turn, engine: Engine) -> Reply | None:
+        """Fills ``turn.reply``, or ``turn.alone`` when P gave no offer.
+
+        A 4xx of the engine is returned: it is the client's answer, with status, headers and body as they came.
+        """
         turn.prefill_engine = engine
         engine.num_active += 1
         engine.num_picked += 1
         turn.prefill.begin()
         try:
-            async with asyncio.timeout(self._limit_seconds):
-                return await self._ask(turn, engine)
-        except TimeoutError:
-            self._fail(turn, engine, f"no answer within {self._limit_seconds} s")
-            return None
+            return await self._ask(turn, engine)
         except (EngineFailedError, ReplyTooLargeError) as error:
             if isinstance(error, EngineFailedError) and error.reason != "timeout":
                 engine.avoid_for_a_while()
@@ -75,24 +61,31 @@ class PrefillLeg:
             turn.prefill.finish()
             engine.num_active -= 1
 
-    async def _ask(self, turn: Turn, engine: Engine) -> Refusal | None:
-        traceparent = turn.trace.traceparent(turn.trace.prefill_id)
-        headers = leg_headers(turn.base_headers, self._engine_key, turn.turn_id, traceparent, turn.trace.tracestate)
-        headers["Accept-Encoding"] = "identity"
-        lease = turn.placement.lease
+    async def _ask(self, turn: Turn, engine: Engine) -> Reply | None:
+        trace, lease = turn.trace, turn.placement.lease
+        traceparent = trace.traceparent(trace.prefill_id)
+        base = turn.base_headers.to_prefill
+        fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
         body = prefill_body(turn.request, turn.salt, self._envelope(turn, traceparent), lease.offer if lease else None)
-        response = await self._upstream.post(engine.url(turn.request.endpoint), body, headers)
+        reply = await self._post(engine, turn, body, fields)
+        turn.prefill_status = reply.status
+        if reply.status == 200:
+            self._read(turn, reply.body)
+        elif 400 <= reply.status < 500:
+            return reply
+        else:
+            self._fail(turn, engine, f"status {reply.status}")
+        return None
+
+    async def _post(self, engine: Engine, turn: Turn, body: bytes, fields: bytes) -> Reply:
+        """Asks again, once, when a kept connection turns out closed: a prefill that ran twice changes nothing."""
+        url = engine.url(turn.request.endpoint)
         try:
-            turn.prefill_status = response.status
-            if response.status == 200:
-                self._read(turn, await read_whole(response, MAX_REPLY_BYTES))
-                return None
-            if 400 <= response.status < 500:
-                return Refusal(response, await read_whole(response, MAX_ERROR_BYTES))
-            self._fail(turn, engine, f"status {response.status}")
-            return None
-        finally:
-            response.release()
+            return await self._upstream.post(url, body, fields, MAX_REPLY_BYTES)
+        except EngineFailedError as error:
+            if not error.is_stale:
+                raise
+            return await self._upstream.post(url, body, fields, MAX_REPLY_BYTES)
 
     def _envelope(self, turn: Turn, traceparent: str) -> str:
         """Without the chain: a handoff lease is read once and never looked up."""

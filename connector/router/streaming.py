@@ -1,11 +1,9 @@
-"""Relays a reply byte for byte, and looks at it from the side."""
+"""Looks at a reply from the side while it is relayed."""
 
 import time
 from collections import deque
 
-import aiohttp
 import orjson
-from aiohttp import web
 
 TAIL_BYTES = 4 * 1024
 """How much of a reply's end is kept to find its usage in."""
@@ -19,10 +17,6 @@ MAX_USAGE_LINES = 4
 """With usage in every chunk the last one counts; a few lines after it may say null."""
 
 EVENT_STREAM = "text/event-stream"
-
-
-class BrokenReplyError(Exception):
-    """The engine's reply broke off after its first byte went out; the client sees a broken connection as well."""
 
 
 class Observer:
@@ -141,20 +135,3 @@ def _load(data: bytes) -> dict[str, object]:
     except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-async def relay(source: aiohttp.ClientResponse, first: bytes, sink: web.StreamResponse, observer: Observer) -> None:
-    """Copies ``first`` and the rest of the body as it arrives, no faster than the client reads.
-
-    Raises ``BrokenReplyError`` for the engine; ``ConnectionError`` is the client's: it left.
-    """
-    read, write, see = source.content.readany, sink.write, observer.see
-    chunk = first
-    while chunk:
-        see(chunk)
-        await write(chunk)
-        try:
-            chunk = await read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise BrokenReplyError(str(error) or type(error).__name__) from error
-    await sink.write_eof()

@@ -4,21 +4,19 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from aiohttp import web
-from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
-
+from connector.http import Reply, Request, Response, field
 from connector.identity import uuid7
 from connector.protocol import Role
 from connector.router.decode import DecodeLeg
 from connector.router.errors import ApiError, no_engine, unknown_model
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_client, headers_to_engine
-from connector.router.keys import ApiKeys
+from connector.router.inflate import plain_body
 from connector.router.leases import LeaseBook
 from connector.router.metrics import Metrics
 from connector.router.models import ServedModels
 from connector.router.placement import Placer
-from connector.router.prefill import PrefillLeg, Refusal
+from connector.router.prefill import PrefillLeg
 from connector.router.recording import Recorder
 from connector.router.request import Endpoint, TurnRequest, choose_model, parse_request
 from connector.router.selection import choose_decode, least_busy
@@ -38,7 +36,6 @@ class TurnRunner:
         self,
         *,
         fleet: Fleet,
-        api_keys: ApiKeys,
         models: ServedModels,
         placer: Placer,
         book: LeaseBook,
@@ -47,9 +44,9 @@ class TurnRunner:
         recorder: Recorder,
         metrics: Metrics,
         release: Release,
+        max_body_bytes: int,
     ) -> None:
         self._fleet = fleet
-        self._api_keys = api_keys
         self._models = models
         self._placer = placer
         self._book = book
@@ -58,15 +55,15 @@ class TurnRunner:
         self._recorder = recorder
         self._metrics = metrics
         self._release = release
+        self._max_body_bytes = max_body_bytes
         self.num_active = 0
 
-    async def serve(self, http: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
-        """The finished response, or ``ApiError`` if nothing was sent."""
-        started, started_ns = time.monotonic(), time.time_ns()
-        tenant = self._api_keys.tenant_of(http.headers)
-        request = parse_request(endpoint, await _read_body(http), http.headers)
+    async def serve(self, http: Request, endpoint: Endpoint) -> Response | None:
+        """A response to send, none when the reply was relayed, or ``ApiError`` if nothing was sent."""
+        request = parse_request(endpoint, plain_body(http, self._max_body_bytes), http.headers)
+        http.body = b""
         model = await self._check_model(request)
-        turn = await self._begin(http, tenant, request, model, started, started_ns)
+        turn = await self._begin(http, request, model)
         self._metrics.active_turns.inc()
         self.num_active += 1
         try:
@@ -75,7 +72,7 @@ class TurnRunner:
             turn.http_status = error.status
             error.request_id = turn.turn_id
             raise
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             turn.outcome, turn.http_status = Outcome.CANCELLED, CLIENT_CLOSED
             raise
         finally:
@@ -93,9 +90,9 @@ class TurnRunner:
             raise no_engine("No engine is known to this router yet.")
         raise unknown_model(model)
 
-    async def _begin(
-        self, http: web.BaseRequest, tenant: str, request: TurnRequest, model: str, started: float, started_ns: int
-    ) -> Turn:
+    async def _begin(self, http: Request, request: TurnRequest, model: str) -> Turn:
+        tenant, started = http.principal, http.arrived
+        started_ns = time.time_ns() - int((time.monotonic() - started) * 1e9)
         turn_id, trace, placing = str(uuid7()), start_trace(http.headers), Lap()
         headers = headers_to_engine(http.headers)
         placing.begin()
@@ -115,7 +112,7 @@ class TurnRunner:
             placing=placing,
         )
 
-    async def _run(self, http: web.BaseRequest, turn: Turn) -> web.StreamResponse:
+    async def _run(self, http: Request, turn: Turn) -> Response | None:
         decoders = self._fleet.engines_accepting(Role.DECODE, turn.model)
         decoder = choose_decode(decoders, turn.placement.holder)
         if decoder is None:
@@ -127,9 +124,10 @@ class TurnRunner:
             refusal = await self._prefill_if_possible(turn)
             if refusal is not None:
                 return _pass_on(turn, refusal)
-        return await self._decode.run(http, turn, decoder, lambda first: self._other(turn, first))
+        await self._decode.run(http, turn, decoder, lambda first: self._other(turn, first))
+        return None
 
-    async def _prefill_if_possible(self, turn: Turn) -> Refusal | None:
+    async def _prefill_if_possible(self, turn: Turn) -> Reply | None:
         engine = least_busy(self._fleet.engines_accepting(Role.PREFILL, turn.model))
         if engine is None:
             turn.alone = Alone.NO_PREFILL_ENGINE
@@ -171,30 +169,10 @@ class TurnRunner:
             self._release(turn.decode_engine.name, turn.turn_id, reason)
 
 
-async def _read_body(http: web.BaseRequest) -> bytes:
-    limit = http.client_max_size
-    if (http.content_length or 0) > limit:
-        raise _too_large(limit)
-    if http.headers.get("Expect", "").lower() == "100-continue":
-        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        http.writer.output_size = 0
-    try:
-        return await http.read()
-    except HTTPRequestEntityTooLarge:
-        raise _too_large(limit) from None
-    except web.RequestPayloadError as error:
-        raise ApiError(400, f"The request body cannot be read: {error}", code="invalid_body", close=True) from None
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"The request body is larger than {limit} bytes.", code="request_too_large", close=True)
-
-
-def _pass_on(turn: Turn, refusal: Refusal) -> web.Response:
-    headers = headers_to_client(refusal.response.headers)
-    headers.popall("Content-Length", None)
-    headers.setdefault("X-Request-Id", turn.turn_id)
-    turn.http_status = refusal.response.status
-    turn.prefill_error = f"status {refusal.response.status}"
-    reason = refusal.response.reason
-    return web.Response(status=turn.http_status, reason=reason, headers=headers, body=refusal.body)
+def _pass_on(turn: Turn, refusal: Reply) -> Response:
+    pairs = [pair for pair in headers_to_client(refusal.headers) if pair[0] != b"content-length"]
+    if refusal.headers.raw(b"x-request-id") is None:
+        pairs.append(field("X-Request-Id", turn.turn_id))
+    turn.http_status = refusal.status
+    turn.prefill_error = f"status {refusal.status}"
+    return Response(refusal.status, refusal.body, pairs, reason=refusal.reason)

@@ -4,11 +4,10 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from multidict import CIMultiDict
-
 from connector.protocol import Decision, LegReply
 from connector.router.difference import Difference
 from connector.router.fleet import Engine
+from connector.router.headers import EndToEnd
 from connector.router.placement import Placement
 from connector.router.request import TurnRequest
 from connector.router.tracing import TurnTrace
@@ -59,7 +58,7 @@ class Lap:
 class Turn:
     """Mutable, owned by one request's task. ``started`` is monotonic seconds, ``started_ns`` Unix nanoseconds.
 
-    ``base_headers`` are the client's end-to-end headers; ``prefill_status`` is 0 until P answered.
+    ``base_headers`` are the client's end-to-end headers, rendered; ``prefill_status`` is 0 until P answered.
     """
 
     turn_id: str
@@ -69,7 +68,7 @@ class Turn:
     trace: TurnTrace
     placement: Placement
     salt: str
-    base_headers: CIMultiDict[str]
+    base_headers: EndToEnd
     started: float
     started_ns: int
     placing: Lap

@@ -1,110 +1,63 @@
-"""The router's HTTP client: one pooled session to all engines."""
+"""The router's HTTP client: kept connections to all engines."""
 
-from types import TracebackType
+import asyncio
 
-import aiohttp
-from aiohttp import payload
-from multidict import CIMultiDict
-from yarl import URL
+from connector.http import EnginePool, ExchangeFailedError, Headers, Reply, ReplyTooLargeError, Target
+from connector.http.headers import render
 
 CONNECT_SECONDS = 5.0
 
 KEEPALIVE_SECONDS = 3.0
 """vLLM's server drops idle connections after 5 s; letting go earlier avoids posting into a closing one."""
 
-READ_BUFFER_BYTES = 64 * 1024
+MAX_GET_BYTES = 1024 * 1024
 
 
 class EngineFailedError(Exception):
-    """An engine gave no answer. ``reason``: ``connect`` (nothing was sent), ``reset`` or ``timeout``."""
+    """An engine gave no answer. ``reason``: ``connect`` (nothing was sent), ``reset`` or ``timeout``.
 
-    def __init__(self, engine_url: URL, reason: str, detail: str) -> None:
-        super().__init__(f"{engine_url.origin()}: {reason}: {detail}")
+    ``is_stale``: a kept connection had been closed, so the same engine may be asked once more.
+    """
+
+    def __init__(self, engine_url: Target, reason: str, detail: str, is_stale: bool = False) -> None:
+        super().__init__(f"{engine_url.site}: {detail}")
         self.reason = reason
-
-
-class ReplyTooLargeError(Exception):
-    """A reply that must fit in memory doesn't."""
-
-
-class _Body(payload.BytesPayload):
-    """Bytes of any size as they are; aiohttp's own class warns above 1 MiB, where it suggests slower file reads."""
-
-    def __init__(self, value: bytes) -> None:
-        payload.Payload.__init__(self, value, content_type="application/json")
-        self._size = len(value)
+        self.is_stale = is_stale
 
 
 class Upstream:
-    """Open with ``async with``. Bodies come back as sent: nothing is decompressed, no redirect is followed."""
+    """Bodies come back as sent: not decompressed, no redirect followed. ``limit_seconds``: longest silence."""
 
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> "Upstream":
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=30),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
-            read_bufsize=READ_BUFFER_BYTES,
+    def __init__(self, limit_seconds: float) -> None:
+        self._pool = EnginePool(
+            connect_seconds=CONNECT_SECONDS, idle_seconds=KEEPALIVE_SECONDS, silence_seconds=limit_seconds
         )
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+    async def run(self) -> None:
+        """Watches for silent engines, for ever; cancel to stop."""
+        await self._pool.run()
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise RuntimeError("the upstream session is not open")
-        return self._session
+    def close(self) -> None:
+        self._pool.close()
 
-    async def post(self, url: URL, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
-        """The engine's reply as soon as its headers are there. Raises ``EngineFailedError``.
+    async def post(self, url: Target, body: bytes, fields: bytes, max_bytes: int | None = None) -> Reply:
+        """The engine's reply as soon as there are bytes of its body, or with ``max_bytes`` as a whole.
 
-        A cancelled call closes its connection, which makes vLLM abort the request. How long an answer may take is the
-        caller's to say: aiohttp's own read timeout sets a timer for every chunk.
+        ``fields`` are rendered header fields. Raises ``EngineFailedError`` and ``ReplyTooLargeError``. A cancelled call
+        closes its connection, which makes vLLM abort the request; so does ``Reply.close``.
         """
+        head = b"%bcontent-length: %d\r\n%b\r\n" % (url.head("POST"), len(body), fields)
         try:
-            return await self.session.post(url, data=_Body(body), headers=headers, allow_redirects=False)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise EngineFailedError(url, "connect", str(error)) from error
-        except TimeoutError as error:
-            raise EngineFailedError(url, "timeout", str(error)) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineFailedError(url, "reset", str(error)) from error
+            return await self._pool.request(url, head, body, max_bytes)
+        except ExchangeFailedError as error:
+            raise EngineFailedError(url, error.reason, str(error), error.is_stale) from error
 
-    async def get(self, url: URL, headers: CIMultiDict[str], seconds: float) -> bytes | None:
+    async def get(self, url: Target, headers: Headers, seconds: float) -> bytes | None:
         """The body of a small 200 reply within ``seconds``; absent for any other outcome."""
-        timeout = aiohttp.ClientTimeout(total=seconds)
+        head = b"%b%b\r\n" % (url.head("GET"), render(headers.pairs))
         try:
-            async with self.session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
-                if response.status != 200:
-                    return None
-                return await read_whole(response, 1024 * 1024)
-        except (aiohttp.ClientError, TimeoutError, OSError, ReplyTooLargeError, EngineFailedError):
+            async with asyncio.timeout(seconds):
+                reply = await self._pool.request(url, head, b"", MAX_GET_BYTES)
+        except (ExchangeFailedError, ReplyTooLargeError, TimeoutError):
             return None
-
-
-async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The whole body; raises ``ReplyTooLargeError`` above ``limit`` bytes, ``EngineFailedError`` when it breaks off."""
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        while chunk := await response.content.readany():
-            size += len(chunk)
-            if size > limit:
-                response.close()
-                raise ReplyTooLargeError(f"more than {limit} bytes")
-            chunks.append(chunk)
-    except TimeoutError as error:
-        raise EngineFailedError(response.url, "timeout", str(error)) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise EngineFailedError(response.url, "reset", str(error)) from error
-    return b"".join(chunks)
+        return reply.body if reply.status == 200 else None

@@ -75,7 +75,7 @@ BODY = json.dumps({"model": MODEL, "messages": [user("hi")]}).encode()
         (raw(headers=b"traceparent: \xff\r\ntracestate: \xff\r\n", body=BODY), b"200"),
         (raw(path=b"/v1/%ff%fe", body=BODY), b"404"),
         (raw(path=b"/v1/\xff", body=BODY), b"40"),
-        (raw(headers=b"X-Big: " + b"x" * 20_000 + b"\r\n", body=BODY), b"400"),
+        (raw(headers=b"X-Big: " + b"x" * 20_000 + b"\r\n", body=BODY), b"431"),
         (b"nonsense\r\n\r\n", b"400"),
         (raw(body=b"\x00" * 50), b"400"),
         (raw(headers=b"Content-Encoding: gzip\r\n", body=BODY), b"400"),
