@@ -10,7 +10,7 @@ from connector.http.headers import Headers, Pairs, field
 from connector.http.limits import Limits
 from connector.http.messages import Request, Response
 from connector.http.relay import relay
-from connector.http.reply import Reply
+from connector.http.reply import Reply, gather
 from connector.http.requests import Service
 from connector.http.server import HttpServer
 from connector.http.target import Target
@@ -30,5 +30,6 @@ __all__ = (
     "SourceBrokenError",
     "Target",
     "field",
+    "gather",
     "relay",
 )

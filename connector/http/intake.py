@@ -59,7 +59,7 @@ class Intake:
 
     def expired(self) -> Response:
         part = "head" if self.is_in_head else "body"
-        return self._service.refuse(408, f"The request's {part} did not arrive in time.")
+        return self._service.refuse(408, f"The request's {part} did not arrive in time.", self.receiving)
 
     def on_message_begin(self) -> None:
         if len(self._connection.waiting) >= self._limits.max_waiting:
@@ -101,7 +101,7 @@ class Intake:
         if request.size > self._limits.max_body_bytes:
             request.pieces.clear()
             message = f"The request body is larger than {self._limits.max_body_bytes} bytes."
-            request.refusal = self._service.refuse(413, message)
+            request.refusal = self._service.refuse(413, message, request)
         else:
             request.pieces.append(piece)
 
@@ -147,7 +147,7 @@ class Intake:
     def _heed(self, request: Request, expectation: bytes) -> None:
         """After a refusal nobody can tell whether the body still comes, so the connection ends."""
         if expectation.lower() != b"100-continue" and request.refusal is None:
-            request.refusal = self._service.refuse(417, "Only the expectation '100-continue' can be met.")
+            request.refusal = self._service.refuse(417, "Only the expectation '100-continue' can be met.", request)
         if request.refusal is not None:
             request.is_keep_alive = False
         elif request.version == "1.1":

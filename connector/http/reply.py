@@ -1,14 +1,22 @@
 """A server's answer as it comes in."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from connector.http.errors import ExchangeFailedError, ReplyTooLargeError
+from connector.http.errors import ExchangeFailedError, ReplyTooLargeError, SourceBrokenError
 from connector.http.headers import Headers
 
 if TYPE_CHECKING:
     from connector.http.exchange import ClientConnection
-    from connector.http.relay import Relay
+
+
+class Sink(Protocol):
+    """Who takes the body as it comes."""
+
+    def take(self, data: bytes, is_last: bool) -> None: ...
+
+    def break_off(self, error: ExchangeFailedError) -> None: ...
+
 
 HELD_BYTES = 256 * 1024
 """How much of a body is taken before somebody relays it; then the server has to wait."""
@@ -42,7 +50,7 @@ class Reply:
         self.reason = b""
         self.headers = Headers([])
         self.body = b""
-        self.relay: Relay | None = None
+        self.relay: Sink | None = None
         self.error: ExchangeFailedError | None = None
         self._num_held = 0
         self._held: list[bytes] = []
@@ -92,3 +100,52 @@ class Reply:
     def _settle_with(self, error: Exception) -> None:
         if not self.opened.done():
             self.opened.set_exception(error)
+
+
+class _Rest:
+    """Puts the pieces together."""
+
+    def __init__(self, reply: Reply, max_bytes: int) -> None:
+        self._reply = reply
+        self._max_bytes = max_bytes
+        self._pieces = [reply.body, reply.take_held()]
+        self._size = sum(map(len, self._pieces))
+        self.whole: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def take(self, data: bytes, is_last: bool) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            self._reply.close()
+            self._settle(ReplyTooLargeError(f"more than {self._max_bytes} bytes"))
+        elif is_last and not self.whole.done():
+            self.whole.set_result(b"".join(self._pieces))
+
+    def break_off(self, error: ExchangeFailedError) -> None:
+        self._settle(SourceBrokenError(str(error)))
+
+    def _settle(self, error: Exception) -> None:
+        if not self.whole.done():
+            self.whole.set_exception(error)
+
+
+async def gather(reply: Reply, max_bytes: int) -> bytes:
+    """The whole body of a reply that was handed over with its first bytes.
+
+    Raises ``SourceBrokenError`` when it breaks off, ``ReplyTooLargeError`` when it is longer. Cancelled, it gives up.
+    """
+    rest = _Rest(reply, max_bytes)
+    if reply.error is not None:
+        rest.break_off(reply.error)
+    else:
+        reply.relay = rest
+        if reply.connection is not None:
+            reply.connection.resume_reading()
+        rest.take(b"", reply.connection is None)
+    try:
+        return await rest.whole
+    except asyncio.CancelledError:
+        reply.close()
+        raise
+    finally:
+        reply.relay = None

@@ -16,7 +16,7 @@ class Service(Protocol):
     def admit(self, request: Request) -> Response | None:
         """Called when the head is there: an answer that needs no body, or none if the request may go on."""
 
-    def refuse(self, status: int, message: str) -> Response:
+    def refuse(self, status: int, message: str, request: Request | None = None) -> Response:
         """The server's own refusal in the service's shape; ends the connection."""
 
     def answer(self, request: Request) -> "Awaitable[Response | None]":
@@ -36,18 +36,18 @@ def fault_in(request: Request, limits: Limits, service: Service) -> Response | N
     """The refusal of a head that two servers could read in two ways, or that asks for more than there is."""
     headers = request.headers
     if request.version not in ("1.1", "1.0"):
-        return service.refuse(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+        return service.refuse(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.", request)
     num_hosts = headers.num(b"host")
     if num_hosts > 1 or (num_hosts == 0 and request.version == "1.1"):
-        return service.refuse(400, "The request must have one Host field.")
+        return service.refuse(400, "The request must have one Host field.", request)
     coding = headers.raw(b"transfer-encoding")
     if coding is not None:
         if request.version == "1.0":
-            return service.refuse(400, "HTTP/1.0 has no Transfer-Encoding.")
+            return service.refuse(400, "HTTP/1.0 has no Transfer-Encoding.", request)
         if coding.strip().lower() != b"chunked" or headers.num(b"transfer-encoding") > 1:
-            return service.refuse(501, "The only Transfer-Encoding taken is 'chunked'.")
+            return service.refuse(501, "The only Transfer-Encoding taken is 'chunked'.", request)
         return None
     length = headers.raw(b"content-length")
     if length is not None and int(length) > limits.max_body_bytes:
-        return service.refuse(413, f"The request body is larger than {limits.max_body_bytes} bytes.")
+        return service.refuse(413, f"The request body is larger than {limits.max_body_bytes} bytes.", request)
     return None

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from connector.router.access import AccessLog
+from connector.router.asides import Asides
 from connector.router.decode import DecodeLeg
+from connector.router.earlier import EarlierResponses
 from connector.router.environment import Settings
 from connector.router.export import SpanExporter, SpanQueue
 from connector.router.feeds import Feeds
@@ -46,6 +48,7 @@ class Parts:
     access: AccessLog
     metrics: Metrics
     turns: TurnRunner
+    asides: Asides
 
 
 def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
@@ -62,21 +65,50 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     watch = EngineWatch(fleet, book)
     upstream = Upstream(settings.engine_timeout_seconds)
     models = ServedModels(fleet, upstream, settings.engine_key)
-    placer = Placer(fleet, index, sessions, book, SessionKeyring(settings.fleet_key), metrics)
+    keyring = SessionKeyring(settings.fleet_key)
+    earlier = EarlierResponses(fleet, keyring)
+    placer = Placer(fleet, index, sessions, book, keyring, metrics)
     signer = LegSigner(settings.fleet_key)
     turns = TurnRunner(
         fleet=fleet,
         models=models,
+        earlier=earlier,
         placer=placer,
         book=book,
         prefill=PrefillLeg(upstream, signer, settings.engine_key),
-        decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics),
+        decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics, earlier),
         recorder=Recorder(metrics, SpanWriter(spans, settings.router_name), access, spool.append),
         metrics=metrics,
         release=feeds.release,
         max_body_bytes=settings.max_body_bytes,
     )
-    return Parts(fleet, index, book, watch, feeds, api_keys, upstream, models, spool, exporter, access, metrics, turns)
+    return Parts(
+        fleet=fleet,
+        index=index,
+        book=book,
+        watch=watch,
+        feeds=feeds,
+        api_keys=api_keys,
+        upstream=upstream,
+        models=models,
+        spool=spool,
+        exporter=exporter,
+        access=access,
+        metrics=metrics,
+        turns=turns,
+        asides=_asides(settings, fleet, models, upstream, metrics),
+    )
+
+
+def _asides(settings: Settings, fleet: Fleet, models: ServedModels, upstream: Upstream, metrics: Metrics) -> Asides:
+    return Asides(
+        fleet=fleet,
+        models=models,
+        upstream=upstream,
+        metrics=metrics,
+        engine_key=settings.engine_key,
+        max_body_bytes=settings.max_body_bytes,
+    )
 
 
 def router_version() -> str:

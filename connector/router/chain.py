@@ -1,9 +1,9 @@
 """Conversation chains: what a prompt extends, without tokenizing it.
 
-A chain is a list of keyed hashes, one per prefix of a prompt: hash ``i`` covers tenant, model, tools and the first
-``i`` messages (chat) or the first ``i`` chunks of text or token ids (completions). Two prompts share a prefix exactly
-as far as their chains do, and hashes of two tenants never meet. Chains are hints: engines verify token ids before any
-reuse.
+A chain is a list of keyed hashes, one per prefix of a prompt: hash ``i`` covers tenant, API, model, tools and the first
+``i`` messages (or input items), or the first ``i`` chunks of text or token ids (completions). Two prompts share a
+prefix exactly as far as their chains do, and hashes of two tenants never meet. Chains are hints: engines verify token
+ids before any reuse.
 
 An assistant's reply isn't in the chain of the turn that made it, so the next turn of a conversation is recognised by
 its chain beginning with the whole chain of the turn before.
@@ -42,9 +42,9 @@ class ChainHasher:
         """One hash per message, each for itself: equal wherever the message stands."""
         return [self._hash(_canonical(message), person=b"bh-part") for message in messages]
 
-    def chat(self, tenant: str, model: str, tools: object, parts: Sequence[bytes]) -> list[str]:
-        """One hash per message, oldest first; ``parts`` are the messages' own hashes."""
-        return self._extend(self._root("chat", tenant, model, tools), iter(parts))
+    def messages(self, kind: str, tenant: str, model: str, root: object, parts: Sequence[bytes]) -> list[str]:
+        """One hash per message, oldest first; ``parts`` are the messages' own hashes, ``kind`` names the API."""
+        return self._extend(self._root(kind, tenant, model, root), iter(parts))
 
     def text(self, tenant: str, model: str, prompt: str | Sequence[int]) -> list[str]:
         """One hash per whole chunk, oldest first; an unfinished last chunk has none unless it is the only one.
@@ -55,8 +55,8 @@ class ChainHasher:
         state = self._root("text" if isinstance(prompt, str) else "tokens", tenant, model, None)
         return self._extend(state, _chunks(data))
 
-    def _root(self, kind: str, tenant: str, model: str, tools: object) -> bytes:
-        head = msgspec.msgpack.encode((kind, tenant, model)) + (_canonical(tools) if tools else b"")
+    def _root(self, kind: str, tenant: str, model: str, root: object) -> bytes:
+        head = msgspec.msgpack.encode((kind, tenant, model)) + (_canonical(root) if root else b"")
         return self._hash(head)
 
     def _extend(self, state: bytes, parts: Iterator[bytes]) -> list[str]:

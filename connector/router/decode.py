@@ -3,18 +3,24 @@
 import logging
 from collections.abc import Callable
 
-from connector.http import Reply, Request, SourceBrokenError, field, relay
+from connector.http import Pairs, Reply, ReplyTooLargeError, Request, SourceBrokenError, field, gather, relay
 from connector.protocol import Role
+from connector.router.anthropic_errors import in_anthropic_shape
+from connector.router.earlier import EarlierResponses
+from connector.router.endings import Ending
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine
 from connector.router.headers import headers_to_client
 from connector.router.legs import LegSigner, decode_body, leg_headers
 from connector.router.metrics import Metrics
 from connector.router.placement import Placer
-from connector.router.reply import digest_of_reply
-from connector.router.streaming import EVENT_STREAM, Ending, Observer
+from connector.router.replies import digest_of_reply
+from connector.router.requests import Endpoint
+from connector.router.streaming import EVENT_STREAM, Observer
 from connector.router.turnstate import DECODE_REASONS, Outcome, Turn
 from connector.router.upstream import EngineFailedError, Upstream
+
+MAX_ERROR_BYTES = 1024 * 1024
 
 TRY_ELSEWHERE = frozenset((502, 503))
 """Statuses by which an engine says that it didn't take the request."""
@@ -35,12 +41,14 @@ class DecodeLeg:
         engine_key: str,
         placer: Placer,
         metrics: Metrics,
+        earlier: EarlierResponses,
     ) -> None:
         self._upstream = upstream
         self._signer = signer
         self._engine_key = engine_key
         self._placer = placer
         self._metrics = metrics
+        self._earlier = earlier
 
     async def run(self, http: Request, turn: Turn, first: Engine, other: Alternative) -> None:
         """The reply is out when this returns; ``ApiError`` while nothing was sent. ``first`` is reserved by the caller.
@@ -60,9 +68,8 @@ class DecodeLeg:
         first engine already used up only means that the second one recomputes. An engine that had only closed a kept
         connection is asked again itself if there is no other.
         """
-        body = self._body(turn)
         try:
-            reply = await self._ask(turn, first, body)
+            reply = await self._ask(turn, first)
             second = other(first) if reply.status in TRY_ELSEWHERE else None
             if second is None:
                 return reply
@@ -78,23 +85,26 @@ class DecodeLeg:
         self._metrics.retries.labels(reason).inc()
         turn.reserve(second)
         try:
-            return await self._ask(turn, second, body)
+            return await self._ask(turn, second)
         except EngineFailedError as error:
             self._note(turn, second, error)
             raise _answer(error) from error
 
-    async def _ask(self, turn: Turn, engine: Engine, body: bytes) -> Reply:
+    async def _ask(self, turn: Turn, engine: Engine) -> Reply:
         trace = turn.trace
         traceparent = trace.traceparent(trace.decode_id)
         base = turn.base_headers.to_decode
         fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
         if turn.placement.grants_lease:
             self._placer.expect_notice(turn.turn_id, engine.name)
-        return await self._upstream.post(engine.url(turn.request.endpoint), body, fields)
+        return await self._upstream.post(engine.url(turn.request.endpoint), self._body(turn, engine), fields)
 
-    def _body(self, turn: Turn) -> bytes:
+    def _body(self, turn: Turn, engine: Engine) -> bytes:
+        response_id = ""
+        if turn.request.endpoint is Endpoint.RESPONSES:
+            response_id = self._earlier.name(turn.tenant, turn.placement.session_id, turn.turn_id, engine)
         if not turn.placement.is_sequence:
-            return decode_body(turn.request, turn.salt, None, None)
+            return decode_body(turn.request, turn.salt, None, None, response_id)
         offer = turn.reply.offer if turn.reply and turn.reply.offer else None
         envelope = self._signer.sign(
             Role.DECODE,
@@ -107,7 +117,7 @@ class DecodeLeg:
             chain=turn.placement.chain,
             replaces=tuple(lease.lease_id for lease in turn.placement.replaces),
         )
-        return decode_body(turn.request, turn.salt, envelope, offer)
+        return decode_body(turn.request, turn.salt, envelope, offer, response_id)
 
     async def _relay(self, http: Request, turn: Turn, reply: Reply) -> None:
         pairs = headers_to_client(reply.headers)
@@ -115,6 +125,8 @@ class DecodeLeg:
             pairs.append(field("X-Request-Id", turn.turn_id))
         is_events = reply.headers.get("Content-Type", "").startswith(EVENT_STREAM)
         is_plain = reply.headers.raw(b"content-encoding") is None
+        if reply.status >= 400 and turn.request.endpoint is Endpoint.MESSAGES:
+            pairs = await _translate(reply, pairs)
         observer = Observer(is_events, turn.placement.records_reply and is_plain)
         turn.http_status = reply.status
         try:
@@ -135,21 +147,33 @@ class DecodeLeg:
         turn.outcome = Outcome.OK
         if not is_plain:
             return
-        ending = Ending(observer)
+        ending = Ending(turn.request.endpoint, observer.tail(), observer.is_events)
         if ending.num_prompt_tokens:
             turn.num_prompt_tokens = ending.num_prompt_tokens
         turn.num_output_tokens = ending.num_output_tokens
-        if ending.has_error or not ending.is_complete:
+        if ending.missing:
             turn.outcome = Outcome.ERROR
-            turn.decode_error = "error event" if ending.has_error else "stream ended without [DONE]"
+            turn.decode_error = ending.missing
         if turn.placement.records_reply:
-            turn.reply_digest = digest_of_reply(observer.whole(), observer.is_events)
+            turn.reply_digest = digest_of_reply(turn.request.endpoint, observer.whole(), observer.is_events)
 
     def _note(self, turn: Turn, engine: Engine, error: EngineFailedError) -> None:
         turn.decode_error = str(error)
         if error.reason != "timeout":
             engine.avoid_for_a_while()
         log.warning("event=decode_failed turn=%s engine=%s error=%s", turn.turn_id, engine.name, error)
+
+
+async def _translate(reply: Reply, pairs: Pairs) -> Pairs:
+    """An error for a client of Anthropic's, in its shape; the fields that fit it. Raises ``ApiError`` while it isn't
+    whole."""
+    try:
+        reply.body = in_anthropic_shape(reply.status, await gather(reply, MAX_ERROR_BYTES))
+    except (SourceBrokenError, ReplyTooLargeError) as error:
+        reply.close()
+        raise ApiError(502, "The decode engine broke off within its error.", code="engine_failed") from error
+    kept = [pair for pair in pairs if pair[0] != b"content-length"]
+    return [*kept, field("Content-Length", str(len(reply.body)))]
 
 
 def _name(turn: Turn) -> str:

@@ -12,14 +12,15 @@ from connector.protocol import Role
 from connector.router.assembly import Parts
 from connector.router.errors import JSON, ApiError
 from connector.router.exposition import CONTENT_TYPE
-from connector.router.request import Endpoint
+from connector.router.paths import SERVED, Mode, is_anthropic, why_refused
+from connector.router.requests import Endpoint
 
 Handler = Callable[[Request], Awaitable[Response | None]]
 
 log = logging.getLogger(__name__)
 
 
-TURN_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
+ENGINES_PATHS = frozenset(path for (_, path), mode in SERVED.items() if mode in (Mode.TWO_LEGS, Mode.ONE_LEG))
 
 _CODES = {
     408: "request_timeout",
@@ -40,8 +41,8 @@ class Doors:
         self.has_fleet = False
         self.is_control_connected: Callable[[], bool] = lambda: False
         self._handlers: dict[str, dict[str, Handler]] = {
-            Endpoint.CHAT.value: {"POST": lambda http: self._serve_turn(http, Endpoint.CHAT)},
-            Endpoint.COMPLETIONS.value: {"POST": lambda http: self._serve_turn(http, Endpoint.COMPLETIONS)},
+            **{endpoint.value: {"POST": self._turn_handler(endpoint)} for endpoint in Endpoint},
+            **{path: {"POST": parts.asides.serve} for (_, path), mode in SERVED.items() if mode is Mode.ONE_LEG},
             "/v1/models": {"GET": self._list_models},
             "/healthz": {"GET": self._tell_health},
             "/readyz": {"GET": self._tell_readiness},
@@ -52,15 +53,15 @@ class Doors:
         """Refuses by the head alone what no body would make right."""
         try:
             self._find(http)
-            if http.path in TURN_PATHS:
-                self._check_turn_can_run(http)
+            if http.path in ENGINES_PATHS:
+                self._check_engines_may_be_asked(http)
         except ApiError as error:
             return self._refuse(http, error)
         return None
 
-    def refuse(self, status: int, message: str) -> Response:
+    def refuse(self, status: int, message: str, http: Request | None = None) -> Response:
         """The HTTP server's own refusals: bytes that are no request, or more of them than may be."""
-        return self._refuse(None, ApiError(status, message, code=_CODES.get(status, "bad_request"), close=True))
+        return self._refuse(http, ApiError(status, message, code=_CODES.get(status, "bad_request"), close=True))
 
     async def answer(self, http: Request) -> Response | None:
         """A response for every request, or none when the reply was relayed. Cancellation passes: the client left."""
@@ -77,6 +78,9 @@ class Doors:
     def _find(self, http: Request) -> Handler:
         methods = self._handlers.get(http.path)
         if methods is None:
+            reason = why_refused(http.path)
+            if reason:
+                raise ApiError(501, f"{http.path[:256]} is not served here. {reason}", code="not_implemented")
             raise ApiError(404, f"Unknown request URL: {http.method} {http.path[:256]}.", code="unknown_url")
         handler = methods.get("GET" if http.method == "HEAD" else http.method)
         if handler is None:
@@ -89,15 +93,15 @@ class Doors:
             )
         return handler
 
-    def _check_turn_can_run(self, http: Request) -> None:
+    def _check_engines_may_be_asked(self, http: Request) -> None:
         if self.is_draining:
             raise ApiError(503, "The router is shutting down.", code="draining", retry_after=1, close=True)
         if not self.has_fleet:
             raise ApiError(503, "The router doesn't know its fleet yet.", code="no_fleet", retry_after=1)
         http.principal = self._parts.api_keys.tenant_of(http.headers)
 
-    async def _serve_turn(self, http: Request, endpoint: Endpoint) -> Response | None:
-        return await self._parts.turns.serve(http, endpoint)
+    def _turn_handler(self, endpoint: Endpoint) -> Handler:
+        return lambda http: self._parts.turns.serve(http, endpoint)
 
     async def _list_models(self, http: Request) -> Response:
         if self.has_fleet:
@@ -155,7 +159,7 @@ class Doors:
 
     def _refuse(self, http: Request | None, error: ApiError) -> Response:
         """The error as an answer; turns that began are already counted and logged by their recorder."""
-        response = error.to_response()
+        response = error.to_response(http is not None and is_anthropic(http.path))
         if not error.request_id:
             self._count(http, response)
             path, method = (self._label(http.path), http.method[:16]) if http else ("other", "")

@@ -1,8 +1,9 @@
-"""Errors in the shape that OpenAI's clients parse: ``{"error": {message, type, param, code}}``."""
+"""Errors in the shape that OpenAI's clients parse: ``{"error": {message, type, param, code}}``; or in Anthropic's."""
 
 import msgspec
 
 from connector.http import Response, field
+from connector.router.anthropic_errors import anthropic_body
 
 JSON = (b"content-type", b"application/json")
 
@@ -49,13 +50,15 @@ class ApiError(Exception):
         self.allow = allow
         self.request_id = ""
 
-    def body(self) -> bytes:
+    def body(self, in_anthropics_shape: bool = False) -> bytes:
+        if in_anthropics_shape:
+            return anthropic_body(self.status, self.message, self.request_id)
         default = "invalid_request_error" if self.status < 500 else "server_error"
         kind = _TYPE_BY_STATUS.get(self.status, default)
         message = self.message.encode(errors="replace").decode()
         return msgspec.json.encode(ErrorBody(ErrorDetail(message, kind, self.param, self.code)))
 
-    def to_response(self) -> Response:
+    def to_response(self, in_anthropics_shape: bool = False) -> Response:
         pairs = [JSON]
         if self.retry_after is not None:
             pairs.append(field("Retry-After", str(self.retry_after)))
@@ -65,7 +68,7 @@ class ApiError(Exception):
             pairs.append((b"www-authenticate", b"Bearer"))
         if self.request_id:
             pairs.append(field("X-Request-Id", self.request_id))
-        return Response(self.status, self.body(), pairs, close=self.close)
+        return Response(self.status, self.body(in_anthropics_shape), pairs, close=self.close)
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:

@@ -39,6 +39,15 @@ class SessionKeyring:
             self._key = key
         return tuple(self._by_session_key.values())
 
+    def session_keys(self) -> tuple[bytes, ...]:
+        """Newest first, never empty."""
+        self.uses()
+        return tuple(self._by_session_key)
+
+    @property
+    def newest_key(self) -> bytes:
+        return self.session_keys()[0]
+
 
 def _use_of(session_key: bytes) -> KeyUse:
     return KeyUse(SessionKeys(session_key), ChainHasher(session_key))

@@ -23,9 +23,8 @@ class ApiKeys:
 
     def tenant_of(self, headers: Mapping[str, str]) -> str:
         """The tenant that the request speaks for. Raises ``ApiError`` 401."""
-        scheme, _, token = headers.get("Authorization", "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
+        token = _token_of(headers)
+        if not token:
             raise _unauthorized("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
         if len(token) <= MAX_KEY_CHARS:
             digest = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
@@ -33,6 +32,15 @@ class ApiKeys:
             if tenant is not None:
                 return tenant
         raise _unauthorized("Incorrect API key provided.")
+
+
+def _token_of(headers: Mapping[str, str]) -> str:
+    """Empty when there is none. Anthropic's clients send ``X-Api-Key``; it counts where no ``Authorization`` is."""
+    given = headers.get("Authorization")
+    if given is None:
+        return headers.get("X-Api-Key", "").strip()
+    scheme, _, token = given.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -6,18 +6,11 @@ from typing import Any
 import msgspec
 
 from connector.protocol import Decision, LegEnvelope, PolicyPatch, Role
-from connector.router.request import Endpoint, OneLeg, TurnRequest
+from connector.router.requests import TurnRequest
+from connector.router.requests.parsing import PREFILL_CHANGES
 from connector.signing import FleetKeySource
 
 ENVELOPE_SECONDS = 600.0
-
-_NOT_FOR_PREFILL = ("stream_options", "min_tokens", "max_tokens", "max_completion_tokens", "n", "stream")
-
-SEQUENCES_OF_THEIR_OWN = frozenset(
-    (OneLeg.SEVERAL_CHOICES, OneLeg.SEVERAL_PROMPTS, OneLeg.BEAM_SEARCH, OneLeg.PROMPT_EMBEDS)
-)
-"""Requests that are several sequences to the engine, or have no token ids: one envelope can't speak for them, so the
-engine gets no transfer params at all and grants no lease."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,22 +71,25 @@ class LegSigner:
 
 def prefill_body(request: TurnRequest, salt: str, envelope: str, offer: str | None) -> bytes:
     """Exactly one token, not streamed; everything that shapes the prompt is the client's own bytes."""
-    body: dict[str, Any] = {k: v for k, v in request.fields.items() if k not in _NOT_FOR_PREFILL}
-    body["stream"] = False
-    body["max_tokens"] = 1
-    if request.endpoint is Endpoint.CHAT:
-        body["max_completion_tokens"] = 1
-    if "n" in request.fields:
-        body["n"] = 1
+    changes = PREFILL_CHANGES[request.endpoint]
+    body: dict[str, Any] = {k: v for k, v in request.fields.items() if k not in changes.dropped}
+    body.update(changes.put)
     body["cache_salt"] = salt
     body["kv_transfer_params"] = TransferParams(True, False, BackhaulParams(envelope, offer))
     return _encode(body)
 
 
-def decode_body(request: TurnRequest, salt: str, envelope: str | None, offer: str | None) -> bytes:
-    """The client's request as it came, stripped, with the transfer's params; without an envelope no params either."""
+def decode_body(
+    request: TurnRequest, salt: str, envelope: str | None, offer: str | None, response_id: str = ""
+) -> bytes:
+    """The client's request as it came, stripped, with the transfer's params; without an envelope no params either.
+
+    ``response_id``: what the engine shall call its response, where the API lets a later request name it.
+    """
     body: dict[str, Any] = dict(request.fields)
     body["cache_salt"] = salt
+    if response_id:
+        body["request_id"] = response_id
     if envelope is not None:
         body["kv_transfer_params"] = TransferParams(False, True, BackhaulParams(envelope, offer))
     return _encode(body)

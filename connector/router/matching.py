@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from connector.protocol import Decision
 from connector.router.fleet import Fleet
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
-from connector.router.reply import digest_of_message
+from connector.router.replies import digest_in_prompt
+from connector.router.requests import Endpoint
 from connector.router.rewriting import has_rewritten
 
 MARGIN_SECONDS = 5.0
@@ -27,6 +28,7 @@ class Prompt:
     tenant: str
     session_id: str
     chain: Sequence[str]
+    endpoint: Endpoint = Endpoint.CHAT
     messages: Sequence[object] | None = None
     parts: bytes = b""
 
@@ -35,10 +37,10 @@ class Prompt:
         return self.chain[-1] if self.chain else ""
 
     def reply_after(self, position: int) -> bytes:
-        """Digest of the assistant message that follows the first ``position`` messages; empty if there is none."""
+        """Digest of the reply that follows the first ``position`` messages; empty if there is none."""
         if self.messages is None or position >= len(self.messages):
             return b""
-        return digest_of_message(self.messages[position])
+        return digest_in_prompt(self.endpoint, self.messages, position)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,9 @@ import time
 import msgspec
 
 from connector.http import Headers
+from connector.router.errors import no_engine, unknown_model
 from connector.router.fleet import Engine, Fleet
+from connector.router.requests.members import choose_model
 from connector.router.upstream import Upstream
 
 REFRESH_SECONDS = 5.0
@@ -61,6 +63,19 @@ class ServedModels:
         """Asks every engine that is up, unless that was done within the last second. Concurrent calls share one."""
         if time.monotonic() - self._refreshed_at >= MIN_AGE_SECONDS or self._is_changed.is_set():
             await self._refresh_now()
+
+    async def resolve(self, named: str) -> str:
+        """The model to serve, ``named`` or the only one. A name that nobody heard of is looked for once more at the
+        engines (a new adapter) before it is a 404, as ``ApiError``."""
+        model = choose_model(named, self._fleet.models_served())
+        if model in self._fleet.models_known():
+            return model
+        await self.refresh()
+        if model in self._fleet.models_known():
+            return model
+        if not any(self._fleet):
+            raise no_engine("No engine is known to this router yet.")
+        raise unknown_model(model)
 
     async def _refresh_now(self) -> None:
         if self._refreshing is None or self._refreshing.done():

@@ -11,11 +11,11 @@ from connector.router.fleet import Fleet
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
 from connector.router.keyring import KeyUse, SessionKeyring
 from connector.router.leases import LeaseBook
-from connector.router.legs import SEQUENCES_OF_THEIR_OWN
 from connector.router.matching import Match, Matcher, Prompt
 from connector.router.metrics import Metrics
 from connector.router.policy import patch_for_engines, resolve_for_router
-from connector.router.request import TurnRequest
+from connector.router.requests import TurnRequest
+from connector.router.requests.endpoint import SEQUENCES_OF_THEIR_OWN
 from connector.router.rewriting import has_rewritten, pack_parts
 from connector.router.session import new_session_id
 from connector.router.sessions import Sessions, SpanRef
@@ -88,13 +88,15 @@ def choose(founds: list[Found]) -> Found:
 
 
 def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> Prompt:
-    session_id = use.sessions.session_id(tenant, request.client_key) if request.client_key else ""
+    session_id = request.session_id
+    if not session_id and request.client_key:
+        session_id = use.sessions.session_id(tenant, request.client_key)
     if request.messages is not None:
         parts = use.hasher.parts(request.messages)
-        chain = use.hasher.chat(tenant, model, request.tools, parts)
-        return Prompt(tenant, session_id, chain, request.messages, pack_parts(parts))
+        chain = use.hasher.messages(request.endpoint.name.lower(), tenant, model, request.root, parts)
+        return Prompt(tenant, session_id, chain, request.endpoint, request.messages, pack_parts(parts))
     chain = [] if request.prompt is None else use.hasher.text(tenant, model, request.prompt)
-    return Prompt(tenant, session_id, chain)
+    return Prompt(tenant, session_id, chain, request.endpoint)
 
 
 class Placer:
@@ -203,7 +205,7 @@ class Placer:
         index = self._sessions.start_turn(session_id, turn_id, trace.ref if trace.is_sampled else None)
         chain = thin(prompt.chain)
         has_twin = not prompt.session_id and self._has_twin(prompt.tail, session_id)
-        if is_sequence and chain:
+        if is_sequence:
             turn = KnownTurn(turn_id, session_id, prompt.tenant, index, chain, is_running=True, parent=match.joined)
             turn.parts = prompt.parts
             self._book.forget(self._index.add(turn))

@@ -22,7 +22,17 @@ class _Params(msgspec.Struct, frozen=True):
 
 
 class _Usage(msgspec.Struct, frozen=True):
+    """OpenAI's chat and completions, or responses and Anthropic, who counts cached tokens apart."""
+
     prompt_tokens: int = 0
+    input_tokens: int = 0
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        cached = (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
+        return self.prompt_tokens or self.input_tokens + cached
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -109,7 +119,7 @@ class PrefillLeg:
             turn.alone, turn.prefill_error = Alone.PREFILL_FAILED, "unreadable reply"
             return
         if reply.usage is not None:
-            turn.num_prompt_tokens = reply.usage.prompt_tokens
+            turn.num_prompt_tokens = reply.usage.num_prompt_tokens
         turn.reply = reply.kv_transfer_params.backhaul if reply.kv_transfer_params else None
         if turn.reply is None or not turn.reply.offer:
             turn.alone = Alone.NO_OFFER

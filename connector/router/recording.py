@@ -9,11 +9,17 @@ from connector.protocol import Decision, TurnRecorded
 from connector.router.access import AccessLog
 from connector.router.fleet import Engine
 from connector.router.metrics import Metrics
-from connector.router.request import Endpoint
+from connector.router.requests import Endpoint
 from connector.router.tracing import SpanTimes, SpanWriter
 from connector.router.turnstate import DECODE_REASONS, Lap, Outcome, Turn
 
-_OPERATIONS = {Endpoint.CHAT: "chat", Endpoint.COMPLETIONS: "text_completion"}
+_OPERATIONS = {
+    Endpoint.CHAT: "chat",
+    Endpoint.COMPLETIONS: "text_completion",
+    Endpoint.RESPONSES: "chat",
+    Endpoint.MESSAGES: "chat",
+}
+"""OpenTelemetry's names of what a model was asked for; the API is in ``http.route``."""
 
 Values = dict[str, str | int | float | bool]
 

@@ -3,8 +3,6 @@
 import time
 from collections import deque
 
-import orjson
-
 TAIL_BYTES = 4 * 1024
 """How much of a reply's end is kept to find its usage in."""
 
@@ -12,9 +10,6 @@ MAX_REPLY_BYTES = 256 * 1024
 """Longest reply that is kept whole for its digest, and only where a digest is needed."""
 
 MAX_HEAD_BYTES = 4 * 1024
-
-MAX_USAGE_LINES = 4
-"""With usage in every chunk the last one counts; a few lines after it may say null."""
 
 EVENT_STREAM = "text/event-stream"
 
@@ -65,73 +60,3 @@ class Observer:
         if is_full or any(line and not line.startswith(b":") for line in lines):
             self.first_event_at = time.monotonic()
             self._head = b""
-
-
-class Ending:
-    """What a reply's last bytes tell: usage where there is one, and whether the stream ended as it should."""
-
-    __slots__ = ("has_error", "is_complete", "num_output_tokens", "num_prompt_tokens")
-
-    def __init__(self, observer: Observer) -> None:
-        self.num_prompt_tokens = 0
-        self.num_output_tokens = 0
-        self.has_error = False
-        self.is_complete = True
-        tail = observer.tail()
-        if observer.is_events:
-            self._read_events(tail)
-        else:
-            self._read_body(tail)
-
-    def _read_events(self, tail: bytes) -> None:
-        """Only lines that may hold usage or an error are parsed; a stream's last kilobytes hold some fifty events."""
-        self.is_complete = tail.rstrip().endswith(b"[DONE]")
-        before = len(tail)
-        for _ in range(MAX_USAGE_LINES):
-            place = tail.rfind(b'"usage"', 0, before)
-            if place < 0:
-                break
-            line, before = _line_around(tail, place)
-            if self._take(_load(line).get("usage")):
-                break
-        place = tail.rfind(b'"error"')
-        if place >= 0:
-            self.has_error = isinstance(_load(_line_around(tail, place)[0]).get("error"), dict)
-
-    def _read_body(self, tail: bytes) -> None:
-        """Inside a JSON string the quotes of ``"usage":`` would be escaped, so the last one is the member itself."""
-        start = tail.rfind(b'"usage":')
-        if start < 0:
-            return
-        begin = start + len(b'"usage":')
-        end = tail.find(b"}", begin)
-        while end > 0:
-            if self._take(_load(tail[begin : end + 1])):
-                return
-            end = tail.find(b"}", end + 1) if end - begin < 2048 else -1
-
-    def _take(self, usage: object) -> bool:
-        if not isinstance(usage, dict):
-            return False
-        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if not isinstance(prompt, int):
-            return False
-        self.num_prompt_tokens = prompt
-        self.num_output_tokens = output if isinstance(output, int) else 0
-        return True
-
-
-def _line_around(data: bytes, place: int) -> tuple[bytes, int]:
-    """What follows ``data:`` on the line that holds ``place``, and where the line begins."""
-    begin = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", 0, place)) + 1
-    end = min((i for i in (data.find(b"\n", place), data.find(b"\r", place)) if i >= 0), default=len(data))
-    line = data[begin:end]
-    return (line[5:] if line.startswith(b"data:") else b""), begin
-
-
-def _load(data: bytes) -> dict[str, object]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

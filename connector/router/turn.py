@@ -3,12 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from connector.http import Reply, Request, Response, field
 from connector.identity import uuid7
 from connector.protocol import Role
+from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.decode import DecodeLeg
-from connector.router.errors import ApiError, no_engine, unknown_model
+from connector.router.earlier import EarlierResponses
+from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_client, headers_to_engine
 from connector.router.inflate import plain_body
@@ -18,7 +21,7 @@ from connector.router.models import ServedModels
 from connector.router.placement import Placer
 from connector.router.prefill import PrefillLeg
 from connector.router.recording import Recorder
-from connector.router.request import Endpoint, TurnRequest, choose_model, parse_request
+from connector.router.requests import Endpoint, TurnRequest, parse_request
 from connector.router.selection import choose_decode, least_busy
 from connector.router.tracing import start_trace
 from connector.router.turnstate import Alone, Lap, Outcome, Turn
@@ -37,6 +40,7 @@ class TurnRunner:
         *,
         fleet: Fleet,
         models: ServedModels,
+        earlier: EarlierResponses,
         placer: Placer,
         book: LeaseBook,
         prefill: PrefillLeg,
@@ -48,6 +52,7 @@ class TurnRunner:
     ) -> None:
         self._fleet = fleet
         self._models = models
+        self._earlier = earlier
         self._placer = placer
         self._book = book
         self._prefill = prefill
@@ -62,8 +67,13 @@ class TurnRunner:
         """A response to send, none when the reply was relayed, or ``ApiError`` if nothing was sent."""
         request = parse_request(endpoint, plain_body(http, self._max_body_bytes), http.headers)
         http.body = b""
-        model = await self._check_model(request)
+        model = await self._models.resolve(request.model)
+        keeper: Engine | None = None
+        if request.previous_response_id:
+            keeper, session_id = self._earlier.find(http.principal, request.previous_response_id)
+            request = request if request.client_key else replace(request, session_id=session_id)
         turn = await self._begin(http, request, model)
+        turn.keeper = keeper
         self._metrics.active_turns.inc()
         self.num_active += 1
         try:
@@ -77,18 +87,6 @@ class TurnRunner:
             raise
         finally:
             self._end(turn)
-
-    async def _check_model(self, request: TurnRequest) -> str:
-        """The model to serve. An unheard-of name is looked for once more at the engines (a new adapter) before 404."""
-        model = choose_model(request, self._fleet.models_served())
-        if model in self._fleet.models_known():
-            return model
-        await self._models.refresh()
-        if model in self._fleet.models_known():
-            return model
-        if not any(self._fleet):
-            raise no_engine("No engine is known to this router yet.")
-        raise unknown_model(model)
 
     async def _begin(self, http: Request, request: TurnRequest, model: str) -> Turn:
         tenant, started = http.principal, http.arrived
@@ -114,7 +112,7 @@ class TurnRunner:
 
     async def _run(self, http: Request, turn: Turn) -> Response | None:
         decoders = self._fleet.engines_accepting(Role.DECODE, turn.model)
-        decoder = choose_decode(decoders, turn.placement.holder)
+        decoder = turn.keeper or choose_decode(decoders, turn.placement.holder)
         if decoder is None:
             raise no_engine(f"No decode engine is ready for model {turn.model!r}.")
         turn.reserve(decoder)
@@ -135,6 +133,8 @@ class TurnRunner:
         return await self._prefill.run(turn, engine)
 
     def _other(self, turn: Turn, first: Engine) -> Engine | None:
+        if turn.keeper is not None:
+            return None
         engines = self._fleet.engines_accepting(Role.DECODE, turn.model)
         return least_busy(engine for engine in engines if engine is not first)
 
@@ -175,4 +175,6 @@ def _pass_on(turn: Turn, refusal: Reply) -> Response:
         pairs.append(field("X-Request-Id", turn.turn_id))
     turn.http_status = refusal.status
     turn.prefill_error = f"status {refusal.status}"
-    return Response(refusal.status, refusal.body, pairs, reason=refusal.reason)
+    is_openais = turn.request.endpoint is not Endpoint.MESSAGES
+    body = refusal.body if is_openais else in_anthropic_shape(refusal.status, refusal.body)
+    return Response(refusal.status, body, pairs, reason=refusal.reason)

@@ -9,7 +9,7 @@ from connector.router.difference import Difference
 from connector.router.fleet import Engine
 from connector.router.headers import EndToEnd
 from connector.router.placement import Placement
-from connector.router.request import TurnRequest
+from connector.router.requests import TurnRequest
 from connector.router.tracing import TurnTrace
 
 
@@ -58,7 +58,8 @@ class Lap:
 class Turn:
     """Mutable, owned by one request's task. ``started`` is monotonic seconds, ``started_ns`` Unix nanoseconds.
 
-    ``base_headers`` are the client's end-to-end headers, rendered; ``prefill_status`` is 0 until P answered.
+    ``base_headers`` are the client's end-to-end headers, rendered; ``prefill_status`` is 0 until P answered; ``keeper``
+    is the only engine that can render the prompt, which goes on from a response that it keeps.
     """
 
     turn_id: str
@@ -72,6 +73,7 @@ class Turn:
     started: float
     started_ns: int
     placing: Lap
+    keeper: Engine | None = None
     prefill: Lap = field(default_factory=Lap)
     decode: Lap = field(default_factory=Lap)
     prefill_engine: Engine | None = None

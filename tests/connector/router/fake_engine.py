@@ -20,11 +20,18 @@ from connector.protocol import (
 )
 from connector.signing import FleetKey
 from tests.connector.router.fake_feed import FakeFeed, bracketed
+from tests.connector.router.formats import MESSAGES, RESPONSES, stream, whole
 from tests.connector.router.sse import reply_stream
 
 ENGINE_KEY = "engine-key-test"
 MODEL = "tiny"
 TTL_SECONDS = 480.0
+
+ASIDES: dict[str, dict[str, Any]] = {
+    "/v1/messages/count_tokens": {"input_tokens": 7},
+    "/tokenize": {"count": 2, "max_model_len": 64, "tokens": [1, 2], "token_strs": None},
+    "/detokenize": {"prompt": "hi"},
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,10 @@ Script = Callable[[web.BaseRequest, Received], Awaitable[web.StreamResponse | No
 
 
 class FakeEngine:
-    """Set ``script`` to misbehave, ``events`` to say something else, ``gate`` to hold each event back."""
+    """Set ``script`` to misbehave, ``events`` to say something else, ``gate`` to hold each event back.
+
+    ``words`` is what it says in the responses and messages APIs.
+    """
 
     def __init__(self, name: str, role: Role, fleet_key: FleetKey, host: str = "127.0.0.1") -> None:
         self.name = name
@@ -55,6 +65,7 @@ class FakeEngine:
         self.models = [MODEL]
         self.script: Script | None = None
         self.events: list[bytes] = reply_stream(["Hello", " you"])
+        self.words = ["Hello", " you"]
         self.gate: Callable[[], Awaitable[None]] | None = None
         self.grants_leases = True
         self.grant_delay = 0.0
@@ -116,6 +127,8 @@ class FakeEngine:
         return Received(request.rel_url.path, request.headers, raw, body, envelope, offer)
 
     async def _answer(self, request: web.BaseRequest, received: Received) -> web.StreamResponse:
+        if received.path in ASIDES:
+            return web.json_response(ASIDES[received.path])
         error = refusal_of(received)
         if error:
             return error_response(400, error)
@@ -137,14 +150,17 @@ class FakeEngine:
             diverged_at_token=self.diverged_at_token if received.offer else None,
         )
         fields = {name: getattr(reply, name) for name in LegReply.__struct_fields__}
-        return web.json_response(
-            {
-                "id": "chatcmpl-p",
-                "choices": [{"index": 0, "message": {"role": "assistant", "content": "H"}, "finish_reason": "length"}],
-                "usage": {"prompt_tokens": self.num_prompt_tokens, "completion_tokens": 1},
-                "kv_transfer_params": {"backhaul": fields},
-            }
-        )
+        answer = self._whole_reply(received, ["H"]) or {
+            "id": "chatcmpl-p",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "H"}, "finish_reason": "length"}],
+            "usage": {"prompt_tokens": self.num_prompt_tokens, "completion_tokens": 1},
+        }
+        return web.json_response({**answer, "kv_transfer_params": {"backhaul": fields}})
+
+    def _whole_reply(self, received: Received, words: list[str]) -> dict[str, Any] | None:
+        if received.path not in (RESPONSES, MESSAGES):
+            return None
+        return whole(received.path, received.body, words, self.num_prompt_tokens)
 
     async def _decode(self, request: web.BaseRequest, received: Received) -> web.StreamResponse:
         if received.envelope is not None:
@@ -152,7 +168,7 @@ class FakeEngine:
         if received.body.get("stream"):
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
             await response.prepare(request)
-            async for piece in self._paced():
+            async for piece in self._paced(received):
                 await response.write(piece)
             self._finish(received)
             await response.write_eof()
@@ -160,10 +176,13 @@ class FakeEngine:
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hello you"}, "finish_reason": "stop"}
         usage = {"prompt_tokens": self.num_prompt_tokens, "completion_tokens": 2}
         self._finish(received)
-        return web.json_response({"id": "chatcmpl-d", "choices": [choice], "usage": usage})
+        answer = self._whole_reply(received, self.words)
+        return web.json_response(answer or {"id": "chatcmpl-d", "choices": [choice], "usage": usage})
 
-    async def _paced(self) -> AsyncIterator[bytes]:
-        for piece in self.events:
+    async def _paced(self, received: Received) -> AsyncIterator[bytes]:
+        is_other = received.path in (RESPONSES, MESSAGES)
+        events = stream(received.path, received.body, self.words, self.num_prompt_tokens) if is_other else self.events
+        for piece in events:
             if self.gate is not None:
                 await self.gate()
             yield piece
@@ -202,7 +221,7 @@ def refusal_of(received: Received) -> str:
     body = received.body
     if body.get("stream_options") and not body.get("stream"):
         return "Stream options can only be defined when `stream=True`."
-    for name in ("max_tokens", "max_completion_tokens"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if body.get(name) is not None and body[name] < 1:
             return f"{name} must be at least 1"
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
@@ -212,8 +231,12 @@ def refusal_of(received: Received) -> str:
         return "cache_salt must not be empty"
     if body.get("prompt_logprobs") is not None and body.get("stream"):
         return "`prompt_logprobs` are not available when `stream=True`."
-    if received.path.endswith("chat/completions") and not isinstance(body.get("messages"), list):
+    if received.path in ("/v1/chat/completions", MESSAGES) and not isinstance(body.get("messages"), list):
         return "messages must be a list"
+    if received.path == MESSAGES and body.get("max_tokens") is None:
+        return "max_tokens: Field required"
+    if body.get("background") and not body.get("store", True):
+        return "background can only be used when `store` is true"
     return ""
 
 

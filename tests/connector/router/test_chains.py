@@ -22,7 +22,7 @@ def chat(
     tools: object = None,
     hasher: ChainHasher = HASHER,
 ) -> list[str]:
-    return hasher.chat(tenant, model, tools, hasher.parts(messages))
+    return hasher.messages("chat", tenant, model, tools, hasher.parts(messages))
 
 
 def common(one: list[str], other: list[str]) -> int:

@@ -19,8 +19,8 @@ BODY = {"model": MODEL, "messages": [user("hi")]}
     ("method", "path", "status"),
     [
         ("GET", "/", 404),
-        ("POST", "/v1/embeddings", 404),
-        ("POST", "/v1/responses", 404),
+        ("POST", "/v1/unheard-of", 404),
+        ("POST", "/v2/responses", 404),
         ("GET", "/v1/chat/completions/", 404),
         ("GET", CHAT, 405),
         ("DELETE", "/v1/models", 405),

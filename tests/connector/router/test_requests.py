@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from connector.router.errors import ApiError
 from connector.router.legs import decode_body, prefill_body
-from connector.router.request import MAX_CLIENT_KEY_CHARS, STRIPPED, Endpoint, TurnRequest, parse_request
+from connector.router.requests import Endpoint, TurnRequest, parse_request
+from connector.router.requests.session_key import MAX_CLIENT_KEY_CHARS
+from connector.router.requests.stripping import STRIPPED
 from tests.connector.router.conftest import MODEL, Scene, user
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -6,11 +6,18 @@ import gzip
 import pytest
 from aiohttp import web
 
-from connector.router.streaming import TAIL_BYTES, Ending, Observer
+from connector.router.endings import Ending
+from connector.router.requests import Endpoint
+from connector.router.streaming import TAIL_BYTES, Observer
 from tests.connector.router.conftest import MODEL, Scene, user
 from tests.connector.router.fake_engine import Received
 from tests.connector.router.sse import DONE, chunk, event, reply_stream, usage_chunk
 from tests.connector.router.waiting import eventually
+
+
+def ending_of(observer: Observer) -> Ending:
+    return Ending(Endpoint.CHAT, observer.tail(), observer.is_events)
+
 
 ODD_STREAM = (
     b": ping\n\n"
@@ -53,7 +60,7 @@ def test_observer_finds_the_same_for_every_cut() -> None:
             for piece in (ODD_STREAM[:first], ODD_STREAM[first:second], ODD_STREAM[second:]):
                 if piece:
                     observer.see(piece)
-            ending = Ending(observer)
+            ending = ending_of(observer)
             found.add((ending.num_prompt_tokens, ending.num_output_tokens, ending.is_complete, ending.has_error))
             assert observer.whole() == ODD_STREAM
     assert found == {(11, 5, True, False)}
@@ -65,7 +72,7 @@ def test_observer_is_bounded_and_survives_huge_events(size: int) -> None:
     observer = Observer(is_events=True, keeps_reply=False)
     for start in range(0, len(stream), size):
         observer.see(stream[start : start + size])
-    ending = Ending(observer)
+    ending = ending_of(observer)
     assert (ending.num_prompt_tokens, ending.num_output_tokens) == (3, 4)
     assert len(observer.tail()) <= TAIL_BYTES
     assert observer.num_bytes == len(stream)
@@ -84,13 +91,13 @@ def test_stream_without_an_end_is_not_complete() -> None:
     for stream in (chunk("x"), chunk("x") + DONE[:-3], b""):
         observer = Observer(is_events=True, keeps_reply=False)
         observer.see(stream)
-        assert not Ending(observer).is_complete
+        assert not ending_of(observer).is_complete
 
 
 def test_error_event_is_seen() -> None:
     observer = Observer(is_events=True, keeps_reply=False)
     observer.see(chunk("x") + event({"error": {"message": "boom", "code": 500}}) + DONE)
-    assert Ending(observer).has_error
+    assert ending_of(observer).has_error
 
 
 def test_usage_in_the_text_of_a_reply_is_not_mistaken() -> None:
@@ -98,7 +105,7 @@ def test_usage_in_the_text_of_a_reply_is_not_mistaken() -> None:
     body += b'"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}'
     observer = Observer(is_events=False, keeps_reply=False)
     observer.see(body)
-    ending = Ending(observer)
+    ending = ending_of(observer)
     assert (ending.num_prompt_tokens, ending.num_output_tokens) == (8, 2)
 
 
