@@ -25,7 +25,7 @@ from connector.router.recording import Recorder
 from connector.router.sessions import Sessions
 from connector.router.spool import EventSpool
 from connector.router.store import prepare_state_dir
-from connector.router.tracing import SpanWriter
+from connector.router.tracing import SpanWriter, resource_of
 from connector.router.turn import TurnRunner
 from connector.router.upstream import Upstream
 from connector.router.watching import EngineWatch
@@ -58,7 +58,7 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     spool = EventSpool(settings.state_dir)
     access = access or AccessLog(sys.stdout.buffer)
     spans = SpanQueue() if settings.otlp_endpoint else None
-    exporter = SpanExporter(spans, settings.otlp_endpoint, settings.router_token) if spans is not None else None
+    exporter = _exporter(settings, spans) if spans is not None else None
     index, sessions = TurnIndex(settings.index_turns), Sessions()
     feeds = Feeds(settings.feed_token, metrics, fleet)
     book = LeaseBook(index, sessions, feeds.release)
@@ -77,7 +77,7 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
         book=book,
         prefill=PrefillLeg(upstream, signer, settings.engine_key),
         decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics, earlier),
-        recorder=Recorder(metrics, SpanWriter(spans, settings.router_name), access, spool.append),
+        recorder=Recorder(metrics, SpanWriter(spans.put if spans is not None else None), access, spool.append),
         metrics=metrics,
         release=feeds.release,
         max_body_bytes=settings.max_body_bytes,
@@ -109,6 +109,10 @@ def _asides(settings: Settings, fleet: Fleet, models: ServedModels, upstream: Up
         engine_key=settings.engine_key,
         max_body_bytes=settings.max_body_bytes,
     )
+
+
+def _exporter(settings: Settings, spans: SpanQueue) -> SpanExporter:
+    return SpanExporter(spans, resource_of(settings.router_name), settings.otlp_endpoint, settings.router_token)
 
 
 def router_version() -> str:

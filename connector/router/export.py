@@ -1,7 +1,7 @@
 """Ended spans on their way to an OTLP/HTTP endpoint: bounded, kept while it is away, of no concern to any request.
 
 The SDK's batch processor works in a thread that competes with the event loop and gives a batch up within seconds.
-Here the spans are the SDK's own, while queue, encoding and POST belong to the loop.
+Here spans are encoded one by one as their turns end, and queue and POST belong to the loop.
 """
 
 import asyncio
@@ -9,11 +9,11 @@ import logging
 from collections import deque
 
 import aiohttp
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.resources import Resource
 
-from connector.router.otlp import encode_spans
+from connector.router.otlp import encode_request
 from connector.router.reconnect import delays
-from connector.router.tracing import SCOPE
+from connector.router.tracing import SCOPE_NAME
 
 MAX_QUEUED = 20_000
 MAX_BATCH = 512
@@ -28,25 +28,25 @@ HOPELESS_STATUSES = frozenset((400, 413, 415, 422))
 log = logging.getLogger(__name__)
 
 
-class SpanQueue(SpanProcessor):
-    """Holds sampled spans, the newest 20,000. Used on the event loop only."""
+class SpanQueue:
+    """Holds encoded spans, the newest 20,000. Used on the event loop only."""
 
     def __init__(self) -> None:
         self.filled = asyncio.Event()
         self.num_dropped = 0
-        self._spans: deque[ReadableSpan] = deque()
+        self._spans: deque[bytes] = deque()
 
     def __len__(self) -> int:
         return len(self._spans)
 
-    def on_end(self, span: ReadableSpan) -> None:
+    def put(self, span: bytes) -> None:
         self._spans.append(span)
         if len(self._spans) > MAX_QUEUED:
             self._spans.popleft()
             self.num_dropped += 1
         self.filled.set()
 
-    def take(self) -> list[ReadableSpan]:
+    def take(self) -> list[bytes]:
         """The oldest spans, which now belong to the caller."""
         batch = [self._spans.popleft() for _ in range(min(MAX_BATCH, len(self._spans)))]
         if not self._spans:
@@ -57,11 +57,12 @@ class SpanQueue(SpanProcessor):
 class SpanExporter:
     """Posts what the queue holds, one batch at a time. Run ``run`` as a task; ``flush`` once it is cancelled."""
 
-    def __init__(self, queue: SpanQueue, endpoint: str, token: str) -> None:
+    def __init__(self, queue: SpanQueue, resource: Resource, endpoint: str, token: str) -> None:
         self._queue = queue
+        self._resource = resource
         self._endpoint = endpoint
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-protobuf"}
-        self._unsent: list[ReadableSpan] = []
+        self._unsent: list[bytes] = []
 
     async def run(self) -> None:
         """Exports for ever, slower while the receiver is away."""
@@ -88,9 +89,9 @@ class SpanExporter:
         except TimeoutError:
             log.warning("event=spans_not_flushed count=%s", len(self._queue))
 
-    async def _post(self, session: aiohttp.ClientSession, spans: list[ReadableSpan]) -> bool:
+    async def _post(self, session: aiohttp.ClientSession, spans: list[bytes]) -> bool:
         """False when the batch should be sent again."""
-        body = encode_spans(spans[0].resource, SCOPE, spans)
+        body = encode_request(self._resource, SCOPE_NAME, spans)
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         try:
             async with session.post(self._endpoint, data=body, headers=self._headers, timeout=timeout) as response:

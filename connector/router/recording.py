@@ -92,7 +92,7 @@ class Recorder:
 def _times(turn: Turn, lap: Lap) -> SpanTimes:
     """Monotonic laps on the wall clock of the turn's start."""
     start = turn.started_ns + int((lap.start - turn.started) * 1e9)
-    return SpanTimes(start, max(start, turn.started_ns + int((lap.end - turn.started) * 1e9)))
+    return start, max(start, turn.started_ns + int((lap.end - turn.started) * 1e9))
 
 
 def _turn_attributes(turn: Turn) -> Values:

@@ -6,24 +6,20 @@ strings only.
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
-from opentelemetry.trace.span import TraceState
+from opentelemetry.trace import SpanKind
 
+from connector.router.otlp import Attributes, encode_span
 from connector.router.sessions import SpanRef
 
 SERVICE_NAME = "backhaul-router"
 MAX_TRACESTATE_CHARS = 512
 
 _TRACEPARENT = re.compile(r"^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$")
-SCOPE = InstrumentationScope("connector.router")
-
-Attributes = Mapping[str, str | int | float | bool]
+SCOPE_NAME = "connector.router"
 
 
 @dataclass(slots=True)
@@ -93,25 +89,19 @@ def _parse(header: str) -> tuple[int, int, int] | None:
     return trace_id, span_id, int(flags_hex, 16) & 1
 
 
-@dataclass(frozen=True, slots=True)
-class SpanTimes:
-    """Unix nanoseconds."""
-
-    start: int
-    end: int
+SpanTimes = tuple[int, int]
+"""Start and end in Unix nanoseconds."""
 
 
 class SpanWriter:
-    """Turns recorded legs into the SDK's spans for a processor; without one it makes none."""
+    """Turns recorded legs into encoded spans for a queue; without one it makes none."""
 
-    def __init__(self, processor: SpanProcessor | None, router_name: str) -> None:
-        self._processor = processor
-        attributes = {"service.name": SERVICE_NAME, "service.instance.id": router_name}
-        self._resource = Resource.create(attributes)
+    def __init__(self, keep: Callable[[bytes], None] | None) -> None:
+        self._keep = keep
 
     @property
     def is_on(self) -> bool:
-        return self._processor is not None
+        return self._keep is not None
 
     def write(
         self,
@@ -125,23 +115,24 @@ class SpanWriter:
         error: str = "",
         link: SpanRef | None = None,
     ) -> None:
-        if self._processor is None:
+        if self._keep is None:
             return
-        flags = TraceFlags(trace.flags)
-        state = TraceState.from_header([trace.tracestate]) if trace.tracestate else None
-        is_remote = kind is SpanKind.SERVER
-        parent = SpanContext(trace.trace_id, parent_id, is_remote, flags, state) if parent_id else None
-        span = ReadableSpan(
+        span = encode_span(
+            trace.trace_id,
+            span_id,
+            parent_id,
+            trace.tracestate.encode(errors="replace"),
+            trace.flags,
             name,
-            context=SpanContext(trace.trace_id, span_id, False, flags, state),
-            parent=parent,
-            resource=self._resource,
-            attributes=attributes,
-            links=(Link(SpanContext(link.trace_id, link.span_id, True, TraceFlags(1))),) if link else (),
-            kind=kind,
-            status=Status(StatusCode.ERROR, error) if error else Status(),
-            start_time=times.start,
-            end_time=times.end,
-            instrumentation_scope=SCOPE,
+            kind,
+            times[0],
+            times[1],
+            attributes,
+            (link.trace_id, link.span_id) if link else None,
+            error,
         )
-        self._processor.on_end(span)
+        self._keep(span)
+
+
+def resource_of(router_name: str) -> Resource:
+    return Resource.create({"service.name": SERVICE_NAME, "service.instance.id": router_name})

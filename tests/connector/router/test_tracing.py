@@ -1,22 +1,37 @@
 """One trace a turn: parents, flags, links, attributes, sampling; export never touches a request."""
 
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as sdk_encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.trace import SpanKind
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.span import TraceState
 
 from connector.protocol import PolicyPatch, PolicyValues
 from connector.router.export import SpanQueue
-from connector.router.otlp import encode_spans
+from connector.router.otlp import encode_request, encode_span
 from connector.router.sessions import SpanRef
-from connector.router.tracing import SpanTimes, SpanWriter, decide_sampling, sampled_flag, start_trace
+from connector.router.tracing import (
+    SCOPE_NAME,
+    SpanWriter,
+    decide_sampling,
+    resource_of,
+    sampled_flag,
+    start_trace,
+)
 from tests.connector.router.conftest import MODEL, Scene, assistant, user
 from tests.connector.router.fake_control_plane import ROUTER_TOKEN
 from tests.connector.router.waiting import eventually
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
 
 
 async def spans_of(scene: Scene, count: int) -> dict[str, object]:
@@ -143,7 +158,7 @@ async def test_spans_and_events_hold_no_prompt_and_no_offer(scene: Scene) -> Non
 
 def test_encoder_writes_what_the_protocols_own_code_reads() -> None:
     queue = SpanQueue()
-    writer = SpanWriter(queue, "r0")
+    writer = SpanWriter(queue.put)
     trace = start_trace({"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "a=1,b=2"})
     attributes: dict[str, str | int | float | bool] = {
         "text": "ü" * 200,
@@ -155,16 +170,47 @@ def test_encoder_writes_what_the_protocols_own_code_reads() -> None:
         "yes": True,
         "no": False,
     }
-    times = SpanTimes(1_700_000_000_000_000_001, 1_700_000_000_500_000_002)
-    writer.write(trace, "turn", 5, trace.parent_id, SpanKind.SERVER, times, attributes, "broke", SpanRef(7, 8))
-    writer.write(trace, "place", 6, 5, SpanKind.INTERNAL, times, {})
-    spans = queue.take()
-    scope = spans[0].instrumentation_scope
-    assert scope is not None
-    own = ExportTraceServiceRequest.FromString(encode_spans(spans[0].resource, scope, spans))
+    times = (1_700_000_000_000_000_001, 1_700_000_000_500_000_002)
+    resource = resource_of("r0")
+    for _ in range(2):
+        writer.write(trace, "turn", 5, trace.parent_id, SpanKind.SERVER, times, attributes, "broke", SpanRef(7, 8))
+        writer.write(trace, "place", 6, 5, SpanKind.INTERNAL, times, {})
+    own = ExportTraceServiceRequest.FromString(encode_request(resource, SCOPE_NAME, queue.take()))
     for span in own.resource_spans[0].scope_spans[0].spans:
         assert span.flags & 0xFF == 1, "the low byte is the W3C flag, which the SDK leaves out"
         span.flags &= ~0xFF
         for link in span.links:
             link.flags &= ~0xFF
-    assert own == sdk_encode_spans(spans)
+    flags, state = TraceFlags(1), TraceState([("a", "1"), ("b", "2")])
+
+    def span_of(name: str, number: int, parent: SpanContext, kind: SpanKind, **more: Any) -> ReadableSpan:
+        context = SpanContext(trace.trace_id, number, False, flags, state)
+        scope = InstrumentationScope(SCOPE_NAME)
+        named = {
+            "context": context,
+            "parent": parent,
+            "resource": resource,
+            "kind": kind,
+            "instrumentation_scope": scope,
+        }
+        return ReadableSpan(name, start_time=times[0], end_time=times[1], **named, **more)
+
+    parent = SpanContext(trace.trace_id, trace.parent_id, True, flags, state)
+    link = Link(SpanContext(7, 8, True, TraceFlags(1)))
+    status = Status(StatusCode.ERROR, "broke")
+    turn = span_of("turn", 5, parent, SpanKind.SERVER, attributes=attributes, links=(link,), status=status)
+    place = span_of("place", 6, SpanContext(trace.trace_id, 5, False, flags, state), SpanKind.INTERNAL)
+    assert own == sdk_encode_spans([turn, place, turn, place])
+
+
+@given(
+    st.dictionaries(TEXT, st.one_of(TEXT, st.booleans(), st.floats(allow_nan=False), st.integers(-(2**63), 2**63 - 1)))
+)
+def test_attributes_are_read_back_as_they_were(attributes: dict[str, str | int | float | bool]) -> None:
+    for _ in range(2):
+        encoded = encode_span(1, 2, 0, b"", 1, "turn", SpanKind.SERVER, 3, 4, attributes, None, "")
+        request = ExportTraceServiceRequest.FromString(encode_request(resource_of("r"), SCOPE_NAME, [encoded]))
+        (span,) = request.resource_spans[0].scope_spans[0].spans
+        read = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
+        assert read == attributes
+        assert {name: type(value) for name, value in read.items()} == {n: type(v) for n, v in attributes.items()}
