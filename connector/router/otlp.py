@@ -107,7 +107,7 @@ def _text(name: str, value: str) -> bytes:
 
 def _count(name: str, value: int) -> bytes:
     encoded = _field(SPAN_ATTRIBUTE, _pair(name, value))
-    if 0 <= value < 1_000 and len(_known_counts) < _MAX_KNOWN:
+    if 0 <= value < 65_536 and len(_known_counts) < _MAX_KNOWN:
         _known_counts[name, value] = encoded
     return encoded
 
