@@ -109,9 +109,9 @@ class ClientConnection(asyncio.Protocol):
                 self.fail("reset", f"the head is larger than {MAX_HEAD_BYTES} bytes")
 
     def on_message_begin(self) -> None:
-        """A message after the one that was asked for makes the connection unfit for another request."""
+        """Ends the parser's work at a message that nobody asked for: nothing of it may get into the one before."""
         if self._is_over:
-            self._is_keep_alive = False
+            raise ValueError("more than one answer")
         self._pairs = []
         self._reason = b""
 

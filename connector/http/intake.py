@@ -9,7 +9,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from connector.http.headers import Headers, Pairs
 from connector.http.limits import Limits
 from connector.http.messages import Request, Response
-from connector.http.requests import Service, fault_in, path_of
+from connector.http.requests import Service, fault_in, has_body, path_of
 
 if TYPE_CHECKING:
     from connector.http.connection import Connection
@@ -86,7 +86,9 @@ class Intake:
         self.is_in_head = False
         self._head_size = 0
         self._connection.waiting.append(request)
-        request.refusal = fault_in(request, self._limits, self._service) or self._service.admit(request)
+        request.refusal = (
+            request.refusal or fault_in(request, self._limits, self._service) or self._service.admit(request)
+        )
         expectation = request.headers.raw(b"expect")
         if expectation is not None:
             self._heed(request, expectation)
@@ -138,6 +140,10 @@ class Intake:
             request.method = parser.get_method().decode()
             request.version = parser.get_http_version()
             request.is_keep_alive = parser.should_keep_alive()
+            if parser.should_upgrade() and has_body(self._pairs):
+                request.refusal = self._service.refuse(
+                    400, "A request that offers an upgrade can't have a body.", request
+                )
         request.path = path_of(self._url)
         request.headers = Headers(self._pairs)
         request.arrived = time.monotonic()

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
+from connector.http.headers import Pairs
 from connector.http.limits import Limits
 from connector.http.messages import Request, Response
 
@@ -30,6 +31,12 @@ def path_of(url: bytes) -> str:
         text = urlsplit(text).path or "/"
     path = text.partition("?")[0]
     return unquote(path, errors="surrogateescape") if "%" in path else path
+
+
+def has_body(pairs: Pairs) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 ")) for name, value in pairs
+    )
 
 
 def fault_in(request: Request, limits: Limits, service: Service) -> Response | None:
