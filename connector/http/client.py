@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from connector.http.errors import ExchangeFailedError
 from connector.http.exchange import ClientConnection
@@ -11,6 +11,9 @@ from connector.http.reply import Reply
 from connector.http.target import Origin, Target
 
 MAX_SWEEP_SECONDS = 1.0
+
+Meanwhile = Callable[[], None]
+"""Work that fits into the wait for an answer. Must not raise."""
 
 
 class EnginePool:
@@ -33,15 +36,20 @@ class EnginePool:
     def num_busy(self) -> int:
         return len(self._busy)
 
-    async def request(self, target: Target, head: bytes, body: bytes, max_bytes: int | None = None) -> Reply:
+    async def request(
+        self, target: Target, head: bytes, body: bytes, max_bytes: int | None = None, meanwhile: Meanwhile | None = None
+    ) -> Reply:
         """The reply as soon as its first bytes are there, or with ``max_bytes`` when it is whole.
 
         Raises ``ExchangeFailedError``, and ``ReplyTooLargeError`` with ``max_bytes``. Cancelling it closes the
         connection, by which the server knows that nobody waits any more.
+        ``meanwhile`` is called once the request is out.
         """
         connection = self._take(target.origin) or await self._connect(target)
         self._busy.add(connection)
         opened = connection.send(head, body, max_bytes)
+        if meanwhile is not None:
+            meanwhile()
         try:
             return await opened
         except asyncio.CancelledError:

@@ -39,7 +39,7 @@ class ClientConnection(asyncio.Protocol):
         self.on_body = self._pieces.append
         self._pairs: Pairs = []
         self._reason = b""
-        self._head_size = 0
+        self._bare_size = 0
         self._is_keep_alive = False
         self._is_in_body = False
         self._ends_with_connection = False
@@ -61,7 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self.started = self.since = time.monotonic()
         self.num_reads = self.seen_reads = 0
         self._is_in_body = self._ends_with_connection = self._is_over = False
-        self._head_size = 0
+        self._bare_size = 0
         transport = self._transport
         if transport is None:
             self.fail("reset", "the connection is closed")
@@ -101,12 +101,13 @@ class ClientConnection(asyncio.Protocol):
                 self.fail("reset", f"not valid HTTP/1.1: {error}")
                 return
             self._is_keep_alive = False
-        if self._is_in_body:
+        if self._pieces or self._is_over:
+            self._bare_size = 0
             self._hand_over(reply)
         else:
-            self._head_size += len(data)
-            if self._head_size > MAX_HEAD_BYTES:
-                self.fail("reset", f"the head is larger than {MAX_HEAD_BYTES} bytes")
+            self._bare_size += len(data)
+            if self._bare_size > MAX_HEAD_BYTES:
+                self.fail("reset", f"{MAX_HEAD_BYTES} bytes came that are no body")
 
     def on_message_begin(self) -> None:
         """Ends the parser's work at a message that nobody asked for: nothing of it may get into the one before."""
@@ -121,8 +122,7 @@ class ClientConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self._pairs) >= MAX_FIELDS:
             raise ValueError("too many header fields")
-        if not self._is_in_body:
-            self._pairs.append((name.lower(), value))
+        self._pairs.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         reply, parser = self.reply, self._parser
@@ -132,6 +132,7 @@ class ClientConnection(asyncio.Protocol):
         if 100 <= status < 200:
             return
         reply.status, reply.reason, reply.headers = status, self._reason, Headers(self._pairs)
+        self._pairs = []
         self._is_keep_alive = parser.should_keep_alive()
         self._is_in_body = True
         coding = reply.headers.raw(b"transfer-encoding")
@@ -186,6 +187,5 @@ class ClientConnection(asyncio.Protocol):
                 self._pool.put_back(self)
             else:
                 self.abandon()
-        if pieces or is_over:
-            reply.take(pieces, is_over)
-            pieces.clear()
+        reply.take(pieces, is_over)
+        pieces.clear()

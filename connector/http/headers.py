@@ -34,7 +34,7 @@ class Headers(Mapping[str, str]):
         return first.get(name)
 
     def num(self, name: bytes) -> int:
-        return sum(one == name for one, _ in self.pairs)
+        return [one for one, _ in self.pairs].count(name)
 
     def __getitem__(self, name: str) -> str:
         value = self.raw(name.lower().encode(errors="surrogateescape"))

@@ -20,7 +20,9 @@ class _FaultError(Exception):
 
 
 class Intake:
-    """``receiving`` is the request whose body is still to come, ``is_in_head`` true within the head of one.
+    """What is no body counts, wherever it stands: heads, chunk sizes, trailers.
+
+    ``receiving`` is the request whose body is still to come, ``is_in_head`` true within the head of one.
 
     Requests are appended to the connection's queue as soon as their heads are there. Sets its deadline.
     """
@@ -31,8 +33,9 @@ class Intake:
         self._connection = connection
         self._service = service
         self._limits = limits
+        self._max_head_bytes = limits.max_head_bytes
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
-        self._head_size = 0
+        self._bare_size = 0
         self._url = b""
         self._pairs: Pairs = []
         self._fault: Response | None = None
@@ -43,13 +46,14 @@ class Intake:
 
     def feed(self, data: bytes) -> Response | None:
         """The answer after which nothing more can be understood, if there is something wrong."""
+        body_size = self.receiving.size if self.receiving is not None else -1
         try:
             self._feed(data)
         except HttpParserError as error:
             return self._fault or self._service.refuse(400, f"The request is not valid HTTP/1.1: {error}.")
-        if self.is_in_head:
-            self._head_size += len(data)
-            if self._head_size > self._limits.max_head_bytes:
+        if self.is_in_head or (self.receiving is not None and self.receiving.size == body_size):
+            self._bare_size += len(data)
+            if self._bare_size > self._limits.max_head_bytes:
                 return self._too_large_head()
         return None
 
@@ -65,7 +69,7 @@ class Intake:
         if len(self._connection.waiting) >= self._limits.max_waiting:
             self._fail(self._service.refuse(400, "Too many requests were sent ahead."))
         self.is_in_head = True
-        self._head_size = 0
+        self._bare_size = 0
         self._url = b""
         self._pairs = []
         self._connection.deadline = time.monotonic() + self._limits.head_seconds
@@ -74,17 +78,16 @@ class Intake:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head; those of a chunked body's trailer are counted and thrown away."""
-        self._head_size += len(name) + len(value) + 4
-        if self._head_size > self._limits.max_head_bytes or len(self._pairs) >= self._limits.max_fields:
+        """A field of the head, or of a chunked body's trailer, which nobody reads."""
+        if len(self._pairs) >= self._limits.max_fields:
             self._fail(self._too_large_head())
-        if self.is_in_head:
-            self._pairs.append((name.lower(), value))
+        self._pairs.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         request = self.receiving = self._make_request()
         self.is_in_head = False
-        self._head_size = 0
+        self._bare_size = 0
+        self._pairs = []
         self._connection.waiting.append(request)
         request.refusal = (
             request.refusal or fault_in(request, self._limits, self._service) or self._service.admit(request)
@@ -146,6 +149,8 @@ class Intake:
                 )
         request.path = path_of(self._url)
         request.headers = Headers(self._pairs)
+        if len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._pairs]) > self._max_head_bytes:
+            self._fail(self._too_large_head())
         request.arrived = time.monotonic()
         self._connection.deadline = request.arrived + self._limits.body_seconds
         return request

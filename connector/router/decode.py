@@ -61,6 +61,11 @@ class DecodeLeg:
         finally:
             turn.decode.finish()
 
+    def prepare(self, turn: Turn) -> None:
+        """Signs the leg's envelope as it is when P gives an offer, which nearly every P does."""
+        if turn.placement.is_sequence:
+            turn.decode_envelope = self._envelope(turn)
+
     async def _open(self, turn: Turn, first: Engine, other: Alternative) -> Reply:
         """The reply, with its first bytes, of the first engine that gives any, of at most two tries.
 
@@ -106,7 +111,11 @@ class DecodeLeg:
         if not turn.placement.is_sequence:
             return decode_body(turn.request, turn.salt, None, None, response_id)
         offer = turn.reply.offer if turn.reply and turn.reply.offer else None
-        envelope = self._signer.sign(
+        envelope = turn.decode_envelope if turn.alone is None else ""
+        return decode_body(turn.request, turn.salt, envelope or self._envelope(turn), offer, response_id)
+
+    def _envelope(self, turn: Turn) -> str:
+        return self._signer.sign(
             Role.DECODE,
             tenant=turn.tenant,
             session_id=turn.placement.session_id,
@@ -117,7 +126,6 @@ class DecodeLeg:
             chain=turn.placement.chain,
             replaces=tuple(lease.lease_id for lease in turn.placement.replaces),
         )
-        return decode_body(turn.request, turn.salt, envelope, offer, response_id)
 
     async def _relay(self, http: Request, turn: Turn, reply: Reply) -> None:
         pairs = headers_to_client(reply.headers)

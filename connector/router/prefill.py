@@ -1,10 +1,11 @@
 """The prefill leg: one token computed on P, whose KV decode then reads."""
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
-from connector.http import Reply, ReplyTooLargeError
+from connector.http import Reply, ReplyTooLargeError, Target
 from connector.protocol import LegReply, Role
 from connector.router.fleet import Engine
 from connector.router.legs import LegSigner, leg_headers, prefill_body
@@ -51,17 +52,18 @@ class PrefillLeg:
         self._signer = signer
         self._engine_key = engine_key
 
-    async def run(self, turn: Turn, engine: Engine) -> Reply | None:
+    async def run(self, turn: Turn, engine: Engine, meanwhile: Callable[[], None]) -> Reply | None:
         """Fills ``turn.reply``, or ``turn.alone`` when P gave no offer.
 
-        A 4xx of the engine is returned: it is the client's answer, with status, headers and body as they came.
+        ``meanwhile`` is called while P works. A 4xx of the engine is returned: it is the client's answer, with status,
+        headers and body as they came.
         """
         turn.prefill_engine = engine
         engine.num_active += 1
         engine.num_picked += 1
         turn.prefill.begin()
         try:
-            return await self._ask(turn, engine)
+            return await self._ask(turn, engine, meanwhile)
         except (EngineFailedError, ReplyTooLargeError) as error:
             if isinstance(error, EngineFailedError) and error.reason != "timeout":
                 engine.avoid_for_a_while()
@@ -71,13 +73,13 @@ class PrefillLeg:
             turn.prefill.finish()
             engine.num_active -= 1
 
-    async def _ask(self, turn: Turn, engine: Engine) -> Reply | None:
+    async def _ask(self, turn: Turn, engine: Engine, meanwhile: Callable[[], None]) -> Reply | None:
         trace, lease = turn.trace, turn.placement.lease
         traceparent = trace.traceparent(trace.prefill_id)
         base = turn.base_headers.to_prefill
         fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
         body = prefill_body(turn.request, turn.salt, self._envelope(turn, traceparent), lease.offer if lease else None)
-        reply = await self._post(engine, turn, body, fields)
+        reply = await self._post(engine.url(turn.request.endpoint), body, fields, meanwhile)
         turn.prefill_status = reply.status
         if reply.status == 200:
             self._read(turn, reply.body)
@@ -87,11 +89,10 @@ class PrefillLeg:
             self._fail(turn, engine, f"status {reply.status}")
         return None
 
-    async def _post(self, engine: Engine, turn: Turn, body: bytes, fields: bytes) -> Reply:
+    async def _post(self, url: Target, body: bytes, fields: bytes, meanwhile: Callable[[], None]) -> Reply:
         """Asks again, once, when a kept connection turns out closed: a prefill that ran twice changes nothing."""
-        url = engine.url(turn.request.endpoint)
         try:
-            return await self._upstream.post(url, body, fields, MAX_REPLY_BYTES)
+            return await self._upstream.post(url, body, fields, MAX_REPLY_BYTES, meanwhile)
         except EngineFailedError as error:
             if not error.is_stale:
                 raise

@@ -54,6 +54,9 @@ class Observer:
         if not self.is_events:
             self.first_event_at = time.monotonic()
             return
+        if not self._head and chunk.startswith(b"data:"):
+            self.first_event_at = time.monotonic()
+            return
         self._head += chunk[: MAX_HEAD_BYTES - len(self._head)]
         lines = self._head.replace(b"\r", b"\n").split(b"\n")
         is_full = len(self._head) >= MAX_HEAD_BYTES

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from connector.http import Reply, Request, Response, field
-from connector.identity import uuid7
+from connector.identity import uuid7_text
 from connector.protocol import Role
 from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.decode import DecodeLeg
@@ -91,7 +91,7 @@ class TurnRunner:
     async def _begin(self, http: Request, request: TurnRequest, model: str) -> Turn:
         tenant, started = http.principal, http.arrived
         started_ns = time.time_ns() - int((time.monotonic() - started) * 1e9)
-        turn_id, trace, placing = str(uuid7()), start_trace(http.headers), Lap()
+        turn_id, trace, placing = uuid7_text(), start_trace(http.headers), Lap()
         headers = headers_to_engine(http.headers)
         placing.begin()
         placement = await self._placer.place(turn_id, tenant, request, model, trace)
@@ -130,7 +130,7 @@ class TurnRunner:
         if engine is None:
             turn.alone = Alone.NO_PREFILL_ENGINE
             return None
-        return await self._prefill.run(turn, engine)
+        return await self._prefill.run(turn, engine, lambda: self._decode.prepare(turn))
 
     def _other(self, turn: Turn, first: Engine) -> Engine | None:
         if turn.keeper is not None:

@@ -90,6 +90,7 @@ class Turn:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     reply_digest: bytes = b""
+    decode_envelope: str = ""
     _is_reserved: bool = False
 
     def reserve(self, engine: Engine) -> None:

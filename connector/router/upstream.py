@@ -1,6 +1,7 @@
 """The router's HTTP client: kept connections to all engines."""
 
 import asyncio
+from collections.abc import Callable
 
 from connector.http import EnginePool, ExchangeFailedError, Headers, Reply, ReplyTooLargeError, Target
 from connector.http.headers import render
@@ -40,15 +41,23 @@ class Upstream:
     def close(self) -> None:
         self._pool.close()
 
-    async def post(self, url: Target, body: bytes, fields: bytes, max_bytes: int | None = None) -> Reply:
+    async def post(
+        self,
+        url: Target,
+        body: bytes,
+        fields: bytes,
+        max_bytes: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Reply:
         """The engine's reply as soon as there are bytes of its body, or with ``max_bytes`` as a whole.
 
-        ``fields`` are rendered header fields. Raises ``EngineFailedError`` and ``ReplyTooLargeError``. A cancelled call
-        closes its connection, which makes vLLM abort the request; so does ``Reply.close``.
+        ``fields`` are rendered header fields; ``meanwhile`` is called once the request is out. Raises
+        ``EngineFailedError`` and ``ReplyTooLargeError``. A cancelled call closes its connection, which makes vLLM abort
+        the request; so does ``Reply.close``.
         """
         head = b"%bcontent-length: %d\r\n%b\r\n" % (url.head("POST"), len(body), fields)
         try:
-            return await self._pool.request(url, head, body, max_bytes)
+            return await self._pool.request(url, head, body, max_bytes, meanwhile)
         except ExchangeFailedError as error:
             raise EngineFailedError(url, error.reason, str(error), error.is_stale) from error
 

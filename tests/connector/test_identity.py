@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from connector.identity import uuid7
+from connector.identity import uuid7, uuid7_text
 
 
 def test_version_and_variant_are_those_of_rfc_9562() -> None:
@@ -44,3 +44,16 @@ def test_the_random_bits_are_all_used() -> None:
         low = uuid7().int & ((1 << 64) - 1)
         ones, zeros = ones | low, zeros & low
     assert (ones ^ zeros).bit_count() == 62
+
+
+def test_text_without_an_object_is_that_of_the_same_kind_of_id() -> None:
+    before, texts, after = uuid7(), [uuid7_text() for _ in range(2000)], uuid7()
+    assert [str(before), *texts, str(after)] == sorted({str(before), *texts, str(after)})
+    for text in texts:
+        made = uuid.UUID(text)
+        assert str(made) == text
+        assert (made.version, made.variant) == (7, uuid.RFC_4122)
+    union = 0
+    for text in texts:
+        union |= uuid.UUID(text).int & (1 << 62) - 1
+    assert union == (1 << 62) - 1

@@ -75,6 +75,19 @@ async def test_answer_that_breaks_off_or_is_none_is_an_error(answer: bytes) -> N
     assert not failed.value.is_stale, "the connection was a fresh one"
 
 
+@pytest.mark.parametrize("begin", [b"", b"2\r\nhe\r\n0\r\nX: ", b"2;x="])
+async def test_server_that_sends_no_end_of_what_is_no_body_is_given_up(begin: bytes) -> None:
+    connection, wire, opened = ask(pool(), 100)
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
+    connection.data_received(head + b"\r\n" + begin if begin else head + b"X: ")
+    for _ in range(10):
+        if not wire.is_ended:
+            connection.data_received(b"x" * 10_000)
+    assert wire.is_ended
+    with pytest.raises(ExchangeFailedError):
+        await opened
+
+
 async def test_answer_that_is_too_large_is_given_up() -> None:
     connection, wire, opened = ask(pool(), 4)
     connection.data_received(SIZED.replace(b"Length: 5", b"Length: 500"))

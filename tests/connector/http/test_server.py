@@ -139,6 +139,26 @@ async def test_chunked_body_is_bounded_and_its_trailer_adds_no_header() -> None:
     assert statuses(wire.sent) == [413]
 
 
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;a=", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+    ],
+)
+async def test_what_is_no_body_is_bounded_wherever_it_stands(begin: bytes, again: bytes) -> None:
+    service = Echo()
+    _, connection, wire = connect(service)
+    connection.data_received(begin)
+    for _ in range(40):
+        connection.data_received(again * 1_000)
+    await settle()
+    assert statuses(wire.sent) == [431]
+    assert service.requests == []
+
+
 async def test_expectation_is_met_unless_the_head_is_refused_already() -> None:
     service = Echo()
     _, connection, wire = connect(service)
