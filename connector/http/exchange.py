@@ -101,9 +101,13 @@ class ClientConnection(asyncio.Protocol):
                 self.fail("reset", f"not valid HTTP/1.1: {error}")
                 return
             self._is_keep_alive = False
-        if self._pieces or self._is_over:
-            self._bare_size = 0
+        pieces = self._pieces
+        if self._is_over:
             self._hand_over(reply)
+        elif pieces:
+            self._bare_size = 0
+            reply.take(pieces, False)
+            pieces.clear()
         else:
             self._bare_size += len(data)
             if self._bare_size > MAX_HEAD_BYTES:

@@ -69,7 +69,11 @@ class Relay:
             raise SourceBrokenError(str(self._error)) from self._error
 
     def take(self, data: bytes, is_last: bool) -> None:
-        self._send(b"", data, is_last)
+        if is_last or not self._is_chunked:
+            self._send(b"", data, is_last)
+            return
+        self._see(data)
+        self._connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def break_off(self, error: ExchangeFailedError) -> None:
         self._error = error
@@ -106,7 +110,7 @@ class Relay:
         """The framing: the body's own length, or chunks, or for HTTP/1.0 the end of the connection."""
         request = self._request
         has_length = any(name == b"content-length" for name, _ in pairs) or self._reply.status in (204, 304)
-        self._is_chunked = not has_length and request.version == "1.1"
+        self._is_chunked = not has_length and request.version == "1.1" and request.method != "HEAD"
         request.ends_with_connection = not has_length and not self._is_chunked
         if request.ends_with_connection:
             request.is_keep_alive = False

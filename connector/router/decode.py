@@ -57,7 +57,10 @@ class DecodeLeg:
         """
         turn.decode.begin()
         try:
-            await self._relay(http, turn, await self._open(turn, first, other))
+            reply = await self._open(turn, first, other)
+            turn.decode_envelope = ""
+            turn.request.let_go()
+            await self._relay(http, turn, reply)
         finally:
             turn.decode.finish()
 

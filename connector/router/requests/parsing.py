@@ -43,6 +43,12 @@ class TurnRequest:
     previous_response_id: str = ""
     session_id: str = ""
 
+    def let_go(self) -> None:
+        """Frees the prompt once no leg needs it any more: a long stream holds none of it."""
+        self.fields.clear()
+        if self.messages is not None:
+            self.messages.clear()
+
 
 def parse_request(endpoint: Endpoint, body: bytes, headers: Mapping[str, str]) -> TurnRequest:
     """The validated request. Raises ``ApiError`` 400 that names the field."""

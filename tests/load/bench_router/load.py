@@ -108,13 +108,14 @@ class Load:
     async def closed(self, tally: Tally, num_clients: int, count: int) -> None:
         numbers = iter(range(count))
 
-        async def work() -> None:
+        async def work(place: int) -> None:
             client = await self._connect(tally)
+            await asyncio.sleep(self._arguments.spread_seconds * place / num_clients)
             for number in numbers:
                 await client.exchange(self._requests[number % NUM_SESSIONS], time.perf_counter())
             client.close()
 
-        await asyncio.gather(*(work() for _ in range(num_clients)))
+        await asyncio.gather(*(work(place) for place in range(num_clients)))
 
     async def paced(self, tally: Tally, rate: float, count: int) -> None:
         """Requests at their times whatever became of those before; time to first token counts from then."""
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--hold-seconds", type=float, default=0)
+    parser.add_argument("--spread-seconds", type=float, default=0)
     parser.add_argument("--kb", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     uvloop.run(run(parser.parse_args()))

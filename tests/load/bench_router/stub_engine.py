@@ -67,7 +67,7 @@ class Stub:
         )
         self.head = head
         self.whole = head + b"".join(self.events) + b"0\r\n\r\n"
-        self.open_streams: list[Stream] = []
+        self._phases: list[list[Stream]] = [[], []]
         self._leases: dict[str, str] = {}
 
     def grant(self, token: str) -> None:
@@ -95,11 +95,14 @@ class Stub:
         if before is not None:
             await self.feed.end(before, LeaseState.SUPERSEDED)
 
+    def keep(self, stream: "Stream") -> None:
+        min(self._phases, key=len).append(stream)
+
     def tick(self) -> None:
-        """One event for every open stream."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(self.pace_seconds, self.tick)
-        self.open_streams = [stream for stream in self.open_streams if stream.go_on()]
+        """One event for every other open stream, twice in the pace: real streams don't march in step."""
+        asyncio.get_running_loop().call_later(self.pace_seconds / len(self._phases), self.tick)
+        streams = self._phases.pop(0)
+        self._phases.append([stream for stream in streams if stream.go_on()])
 
 
 class Stream:
@@ -162,7 +165,7 @@ class Served(asyncio.Protocol):
             self._transport.write(self._stub.head)
             stream = Stream(self._stub, self._transport, token)
             if stream.go_on():
-                self._stub.open_streams.append(stream)
+                self._stub.keep(stream)
         else:
             self._transport.write(self._stub.whole)
             if token:
