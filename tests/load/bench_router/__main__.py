@@ -20,6 +20,9 @@ from tests.load.bench_router.scene import DIRECT, OURS, PEER, Scene
 
 NUM_STREAMS = 2_000
 STREAM_KIB = 60
+SETTLE_SECONDS = 12.0
+"""By then 24 events have gone through each stream, more than a router keeps of a reply's end."""
+
 FLAT_SHARE = 0.05
 """How much of what the streams take may come on top while they go on."""
 
@@ -95,17 +98,18 @@ def measure_paced(folder: Path, num_runs: int, count: int, report: Report) -> No
 
 
 def measure_streams(folder: Path, seconds: float, report: Report) -> None:
-    tokens = int(seconds * 4)
+    tokens = int((SETTLE_SECONDS + seconds) * 4)
     with Scene(folder / "streams", pace_ms=500, tokens=tokens) as scene:
         say(f"\n{NUM_STREAMS} open streams")
         for way in (OURS, PEER):
-            scene.load(way, clients=16, count=16, tokens=tokens)
+            subprocess.run(scene.load_command(way, count=100, hold_seconds=1), stdout=subprocess.DEVNULL, check=True)
             before = scene.routers[way].resident_bytes
-            command = scene.load_command(way, count=NUM_STREAMS, hold_seconds=seconds + 5)
+            command = scene.load_command(way, count=NUM_STREAMS, hold_seconds=SETTLE_SECONDS + seconds + 5)
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
                 assert load.stdout is not None
                 if json.loads(load.stdout.readline()) != {"open": NUM_STREAMS}:
                     raise SystemExit(f"the streams through {way} did not open")
+                time.sleep(SETTLE_SECONDS)
                 at_first = scene.routers[way].resident_bytes
                 time.sleep(seconds)
                 later = scene.routers[way].resident_bytes
