@@ -1,6 +1,7 @@
 """Both ends of the HTTP package without sockets: transports that keep what is written, a service that echoes."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
@@ -130,3 +131,14 @@ def dechunked(reply: bytes) -> tuple[bytes, bytes]:
             return head, body
         body += rest[:length]
         rest = rest[length + 2 :]
+
+
+GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def post(body: bytes, headers: bytes = b"", path: bytes = b"/b") -> bytes:
+    return b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def statuses(sent: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"(?:^|\n|[^1])HTTP/1\.1 (\d{3}) ", sent)]
