@@ -93,7 +93,7 @@ test-browser:
 	$(MAIN) -m pytest tests/browser
 
 test-e2e:
-	$(MAIN) -m pytest tests/e2e
+	$(MAIN) -m pytest tests/e2e --durations=25
 
 test-correctness:
 	$(MAIN) -m tests.load.correctness --histories 60 --releases 40

@@ -162,8 +162,9 @@ async def test_hand_started_pair_joins_after_approval(stack: Stack, own_parts: P
         return ready and MODEL in await models(stack)
 
     await eventually(is_served, within_seconds=300, what="the adopted model is served")
-    # D alone serves a turn already; P's HTTP comes up seconds after its connector.
-    await until_healthy(f"http://127.0.0.1:{port_of(stack, 0)}/health", 120)
+    # An engine's HTTP comes up seconds after its connector, and either engine alone makes the model served.
+    for _, index in PARTS.values():
+        await until_healthy(f"http://127.0.0.1:{port_of(stack, index)}/health", 120)
     async with client_of(stack) as client:
         await converse(client, 3)
 

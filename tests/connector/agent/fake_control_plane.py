@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from connector.protocol import (
     PROTOCOL_VERSION,
     AgentHello,
+    AgentStatus,
     AgentToControl,
     Event,
     EventBatch,
@@ -97,6 +98,11 @@ class FakeControlPlane:
 
     def of(self, kind: type[M]) -> list[M]:
         return [message for message in self.received if isinstance(message, kind)]
+
+    def shows(self, **values: object) -> bool:
+        """Whether the latest status has these values; false while none has come."""
+        statuses = self.of(AgentStatus)
+        return bool(statuses) and all(getattr(statuses[-1], name) == value for name, value in values.items())
 
     async def push(self, message: Message) -> None:
         for socket in list(self._sockets):

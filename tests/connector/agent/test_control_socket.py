@@ -83,7 +83,7 @@ async def test_events_of_an_unapproved_engine_wait_for_its_approval(
     async with run_agent() as agent:
         await until(lambda: engine.is_connected and control_plane.of(AgentStatus))
         engine.happen(transfer("a"))
-        await until(lambda: control_plane.of(AgentStatus)[-1].num_pending_events == 1)
+        await until(lambda: control_plane.shows(num_pending_events=1))
         num_statuses = len(control_plane.of(AgentStatus))
         await until(lambda: len(control_plane.of(AgentStatus)) > num_statuses + 1)
         assert control_plane.of(EventBatch) == []
@@ -97,9 +97,9 @@ async def test_status_beats_and_follows_a_change_at_once(
     agent: Agent, engine: FakeEngine, control_plane: FakeControlPlane
 ) -> None:
     await until(lambda: len(control_plane.of(AgentStatus)) >= 3)
-    await until(lambda: control_plane.of(AgentStatus)[-1].load == engine.load)
+    await until(lambda: control_plane.shows(load=engine.load))
     await engine.kill()
-    await until(lambda: control_plane.of(AgentStatus)[-1].state is EngineState.DOWN)
+    await until(lambda: control_plane.shows(state=EngineState.DOWN))
     assert control_plane.of(AgentStatus)[-1].load is None
 
 

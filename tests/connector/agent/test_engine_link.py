@@ -10,7 +10,6 @@ from connector.agent.control_socket import ControlTiming
 from connector.agent.environment import Options
 from connector.framing import encode_frame
 from connector.protocol import (
-    AgentStatus,
     EngineChanged,
     EngineHello,
     EngineState,
@@ -57,11 +56,11 @@ async def test_stopped_engine_shows_as_stalled_within_3_seconds_at_production_se
         watching = asyncio.create_task(watch_the_machine())
         engine.freeze()
         frozen_at = clock()
-        await until(lambda: control_plane.of(AgentStatus)[-1].state is EngineState.STALLED)
+        await until(lambda: control_plane.shows(state=EngineState.STALLED))
         assert 1.0 < clock() - frozen_at < 3.0 + lateness
         watching.cancel()
         engine.thaw()
-        await until(lambda: control_plane.of(AgentStatus)[-1].state is EngineState.READY)
+        await until(lambda: control_plane.shows(state=EngineState.READY))
 
 
 async def test_routers_see_a_frozen_engine_stall_and_return(

@@ -4,7 +4,6 @@ import pytest
 
 from connector.agent.app import Agent
 from connector.protocol import (
-    AgentStatus,
     EngineEvent,
     EngineState,
     LeaseEnded,
@@ -45,7 +44,7 @@ async def test_leases_of_a_dead_engine_are_lost_before_any_other_takes_its_place
     await engine.kill()
     await until(lambda: not router.leases)
     await until(lambda: any(isinstance(event, LeaseEnded) for event in control_plane.events))
-    await until(lambda: control_plane.of(AgentStatus)[-1].state is EngineState.DOWN)
+    await until(lambda: control_plane.shows(state=EngineState.DOWN))
 
 
 async def test_broken_link_to_a_living_engine_loses_no_lease(
