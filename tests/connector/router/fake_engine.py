@@ -174,10 +174,15 @@ class FakeEngine:
             await response.write_eof()
             return response
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hello you"}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": self.num_prompt_tokens, "completion_tokens": 2}
+        usage = {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": 2,
+            "total_tokens": self.num_prompt_tokens + 2,
+        }
+        head = {"id": "chatcmpl-d", "object": "chat.completion", "created": 1, "model": MODEL}
         self._finish(received)
         answer = self._whole_reply(received, self.words)
-        return web.json_response(answer or {"id": "chatcmpl-d", "choices": [choice], "usage": usage})
+        return web.json_response(answer or {**head, "choices": [choice], "usage": usage})
 
     async def _paced(self, received: Received) -> AsyncIterator[bytes]:
         is_other = received.path in (RESPONSES, MESSAGES)
