@@ -7,7 +7,7 @@ from connector.http import Pairs, Reply, ReplyTooLargeError, Request, SourceBrok
 from connector.protocol import Role
 from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.earlier import EarlierResponses
-from connector.router.endings import Ending
+from connector.router.endings import OPENINGS, Ending
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine
 from connector.router.headers import headers_to_client
@@ -138,7 +138,9 @@ class DecodeLeg:
         is_plain = reply.headers.raw(b"content-encoding") is None
         if reply.status >= 400 and turn.request.endpoint is Endpoint.MESSAGES:
             pairs = await _translate(reply, pairs)
-        observer = Observer(is_events, turn.placement.records_reply and is_plain)
+        observer = Observer(
+            is_events, turn.placement.records_reply and is_plain, OPENINGS.get(turn.request.endpoint, b"")
+        )
         turn.http_status = reply.status
         try:
             await relay(reply, http, pairs, observer.see)

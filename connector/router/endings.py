@@ -1,4 +1,4 @@
-"""What a reply's last bytes tell: usage where there is one, and whether it ended as its API says it should.
+"""Where a reply's first token shows, and what its last bytes tell: usage, and whether it ended as its API says.
 
 Every reader takes the reply's last kilobytes only. A stream of the responses API says all in its last event, which may
 be longer than that: its end is told from the bytes that follow the response.
@@ -17,6 +17,10 @@ MAX_USAGE_BYTES = 2048
 
 _RESPONSE_ENDS = (b'"type":"response.completed"}', b'"type":"response.incomplete"}')
 _RESPONSE_FAILURES = (b'"type":"response.failed"}',)
+
+
+OPENINGS = {Endpoint.RESPONSES: b"\nevent: response.output_item.added"}
+"""vLLM creates a response before its prompt is computed, and tells so in two events."""
 
 
 class Ending:

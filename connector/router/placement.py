@@ -1,12 +1,17 @@
 """Places a turn: its session and number, the lease that it may reuse, the policy that it carries."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+
+import orjson
 
 from connector.protocol import MAX_REPLACED_LEASES, Decision, PolicyPatch, PolicyValues
 from connector.router.chain import mark_turn, thin
 from connector.router.difference import Comparison, compare
+from connector.router.errors import bad_request
 from connector.router.fleet import Fleet
 from connector.router.index import HeldLease, KnownTurn, TurnIndex
 from connector.router.keyring import KeyUse, SessionKeyring
@@ -14,7 +19,7 @@ from connector.router.leases import LeaseBook
 from connector.router.matching import Match, Matcher, Prompt
 from connector.router.metrics import Metrics
 from connector.router.policy import patch_for_engines, resolve_for_router
-from connector.router.requests import TurnRequest
+from connector.router.requests import Endpoint, TurnRequest
 from connector.router.requests.endpoint import SEQUENCES_OF_THEIR_OWN
 from connector.router.rewriting import has_rewritten, pack_parts
 from connector.router.session import new_session_id
@@ -92,11 +97,22 @@ def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> Promp
     if not session_id and request.client_key:
         session_id = use.sessions.session_id(tenant, request.client_key)
     if request.messages is not None:
-        parts = use.hasher.parts(request.messages)
-        chain = use.hasher.messages(request.endpoint.name.lower(), tenant, model, request.root, parts)
+        with _nesting_as_bad_request("input" if request.endpoint is Endpoint.RESPONSES else "messages"):
+            parts = use.hasher.parts(request.messages)
+        with _nesting_as_bad_request("tools"):
+            chain = use.hasher.messages(request.endpoint.name.lower(), tenant, model, request.root, parts)
         return Prompt(tenant, session_id, chain, request.endpoint, request.messages, pack_parts(parts))
     chain = [] if request.prompt is None else use.hasher.text(tenant, model, request.prompt)
     return Prompt(tenant, session_id, chain, request.endpoint)
+
+
+@contextmanager
+def _nesting_as_bad_request(name: str) -> Iterator[None]:
+    """JSON that can be read, 1,024 levels deep, but not written again, 254 levels deep."""
+    try:
+        yield
+    except orjson.JSONEncodeError:
+        raise bad_request(f"'{name}' is nested too deeply.", name) from None
 
 
 class Placer:

@@ -202,6 +202,7 @@ def _access_entry(turn: Turn, duration: float) -> dict[str, object]:
         "stream": turn.request.stream,
         "prefill_engine": _name(turn.prefill_engine),
         "decode_engine": _name(turn.decode_engine),
+        "one_leg": turn.request.one_leg.value if turn.request.one_leg else "",
         "decision": _decision(turn),
         "offered_lease": placement.lease.lease_id if placement.lease else "",
         "pulled_tokens": turn.reply.num_pulled_tokens if turn.reply else 0,

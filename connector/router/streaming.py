@@ -17,10 +17,12 @@ EVENT_STREAM = "text/event-stream"
 class Observer:
     """Sees each chunk once, before it goes out; bounded, never raises, changes nothing.
 
-    What it finds depends on the bytes only, not on how they were cut.
+    What it finds depends on the bytes only, not on how they were cut. ``opening`` begins the first event that says
+    something, where an API sends others before the engine has computed anything; empty: the first event counts.
     """
 
-    def __init__(self, is_events: bool, keeps_reply: bool) -> None:
+    def __init__(self, is_events: bool, keeps_reply: bool, opening: bytes = b"") -> None:
+        self._opening = opening
         self.is_events = is_events
         self.num_bytes = 0
         self.first_event_at = 0.0
@@ -53,6 +55,12 @@ class Observer:
         """The first event is the first data line; comments such as ``: ping`` come before any token."""
         if not self.is_events:
             self.first_event_at = time.monotonic()
+            return
+        if self._opening:
+            seen = self._head + chunk
+            self._head = seen[-len(self._opening) :]
+            if self._opening in seen:
+                self.first_event_at = time.monotonic()
             return
         if not self._head and chunk.startswith(b"data:"):
             self.first_event_at = time.monotonic()

@@ -2,7 +2,7 @@
 
 from connector.router.requests.content import NO, ONE, Content, PrefillChanges
 from connector.router.requests.endpoint import OneLeg
-from connector.router.requests.members import Fields, is_set, list_of_objects, value_of
+from connector.router.requests.members import Fields, is_set, list_of_objects, refuse_foreign, value_of
 
 PREFILL = PrefillChanges(
     frozenset(("stream_options", "min_tokens")),
@@ -10,7 +10,16 @@ PREFILL = PrefillChanges(
 )
 
 
+NOT_HERE = {
+    "functions": "Use 'tools'.",
+    "function_call": "Use 'tool_choice'.",
+    "max_output_tokens": "Use 'max_completion_tokens'.",
+}
+"""OpenAI's old names and another API's, which vLLM 0.32 ignores."""
+
+
 def read(fields: Fields) -> Content:
+    refuse_foreign(fields, NOT_HERE)
     return Content(
         one_leg=one_leg(fields),
         messages=list_of_objects(fields, "messages", "messages"),

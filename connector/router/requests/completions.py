@@ -5,12 +5,22 @@ from connector.router.errors import bad_request
 from connector.router.requests import chat
 from connector.router.requests.content import NO, ONE, Content, PrefillChanges
 from connector.router.requests.endpoint import OneLeg
-from connector.router.requests.members import Fields, is_set, is_token_list, value_of
+from connector.router.requests.members import Fields, is_set, is_token_list, refuse_foreign, value_of
 
 PREFILL = PrefillChanges(frozenset(("stream_options", "min_tokens")), {"stream": NO, "max_tokens": ONE})
 
 
+NOT_HERE = {
+    "best_of": "Use 'n'.",
+    "max_completion_tokens": "Use 'max_tokens'.",
+    "max_output_tokens": "Use 'max_tokens'.",
+    "tools": "Use chat completions.",
+}
+"""An old name and other APIs', which vLLM 0.32 ignores."""
+
+
 def read(fields: Fields) -> Content:
+    refuse_foreign(fields, NOT_HERE)
     prompt = _prompt(fields)
     is_single = isinstance(prompt, str) or is_token_list(prompt)
     return Content(one_leg=_one_leg(fields, is_single), prompt=prompt if is_single else None)  # type: ignore[arg-type]

@@ -55,6 +55,13 @@ def is_set(fields: Fields, name: str) -> bool:
     return name in fields and value_of(fields, name) is not None
 
 
+def refuse_foreign(fields: Fields, hints: Mapping[str, str]) -> None:
+    """Raises for a member of another API, which the engine would ignore. ``hints``: what to do instead, by name."""
+    for name in hints.keys() & fields.keys():
+        if value_of(fields, name) is not None:
+            raise bad_request(f"'{name}' is not a field of this API. {hints[name]}", name)
+
+
 def list_of_objects(fields: Fields, name: str, what: str) -> list[object]:
     """A list of at least one object. ``what``: the objects' plural."""
     items = value_of(fields, name)

@@ -6,14 +6,33 @@ changes with every request. Chains leave both out, so that a turn is recognised 
 
 from connector.router.errors import bad_request
 from connector.router.requests.content import NO, ONE, Content, PrefillChanges
-from connector.router.requests.members import Fields, list_of_objects, value_of
+from connector.router.requests.members import Fields, list_of_objects, refuse_foreign, value_of
 
 PREFILL = PrefillChanges(frozenset(("stream_options",)), {"stream": NO, "max_tokens": ONE})
+
+NOT_HERE = {
+    "n": "A message is one; send several requests.",
+    "max_completion_tokens": "Use 'max_tokens'.",
+    "max_output_tokens": "Use 'max_tokens'.",
+    "min_tokens": "Use chat completions.",
+    "stop": "Use 'stop_sequences'.",
+    "response_format": "Use 'output_config.format'.",
+    "logprobs": "Use chat completions.",
+    "top_logprobs": "Use chat completions.",
+    "prompt_logprobs": "Use chat completions.",
+    "echo": "Use completions.",
+    "use_beam_search": "Use chat completions.",
+}
+"""Other APIs' fields, which vLLM 0.32 ignores here."""
+
+MAX_DEPTH = 2
+"""Blocks within blocks that are looked through; the API has no deeper ones."""
 
 ATTRIBUTION = "x-anthropic-billing-header"
 
 
 def read(fields: Fields) -> Content:
+    refuse_foreign(fields, NOT_HERE)
     messages = list_of_objects(fields, "messages", "messages")
     limit = value_of(fields, "max_tokens")
     if type(limit) is not int or limit < 1:
@@ -47,13 +66,13 @@ def _is_attribution(block: object) -> bool:
     return isinstance(text, str) and text.startswith(ATTRIBUTION)
 
 
-def _bare(value: object) -> object:
+def _bare(value: object, depth: int = MAX_DEPTH) -> object:
     """Without ``cache_control``, which moves on with every turn: of a block, of those in a tool's result, of tools."""
     if isinstance(value, list):
-        return [_bare(item) for item in value]
+        return [_bare(item, depth) if isinstance(item, dict) else item for item in value]
     if not isinstance(value, dict) or ("cache_control" not in value and "content" not in value):
         return value
     bare = {name: member for name, member in value.items() if name != "cache_control"}
-    if isinstance(bare.get("content"), list):
-        bare["content"] = [_bare(item) for item in bare["content"]]
+    if isinstance(bare.get("content"), list) and depth:
+        bare["content"] = _bare(bare["content"], depth - 1)
     return bare

@@ -9,7 +9,7 @@ render the prompt. What would outlive the turn (``background``) or needs a store
 from connector.router.errors import bad_request
 from connector.router.requests.content import NO, ONE, Content, PrefillChanges
 from connector.router.requests.endpoint import OneLeg
-from connector.router.requests.members import Fields, flag, is_set, list_of_objects, member, value_of
+from connector.router.requests.members import Fields, flag, is_set, list_of_objects, member, refuse_foreign, value_of
 
 PREFILL = PrefillChanges(
     frozenset(("stream_options", "background")), {"stream": NO, "max_output_tokens": ONE, "store": NO}
@@ -20,8 +20,23 @@ ENGINE_TOOLS = frozenset(("code_interpreter", "container", "mcp", "web_search_pr
 
 MAX_ID_CHARS = 128
 
+NOT_HERE = {
+    "n": "A response is one; send several requests.",
+    "max_tokens": "Use 'max_output_tokens'.",
+    "max_completion_tokens": "Use 'max_output_tokens'.",
+    "min_tokens": "Use chat completions.",
+    "messages": "Use 'input'.",
+    "response_format": "Use 'text.format'.",
+    "logprobs": "Use 'include' and 'top_logprobs'.",
+    "prompt_logprobs": "Use chat completions.",
+    "echo": "Use completions.",
+    "use_beam_search": "Use chat completions.",
+}
+"""Other APIs' fields, which vLLM 0.32 ignores here."""
+
 
 def read(fields: Fields) -> Content:
+    refuse_foreign(fields, NOT_HERE)
     _refuse_state(fields)
     previous = _previous(fields)
     tools = value_of(fields, "tools")

@@ -7,6 +7,7 @@ members, but reads all of these at the top of a request, and those of ``vllm_xar
 import msgspec
 import orjson
 
+from connector.router.errors import bad_request
 from connector.router.requests.members import Fields, value_of
 
 STRIPPED = frozenset(
@@ -35,7 +36,14 @@ def strip(fields: Fields) -> None:
         if name in fields:
             value = value_of(fields, name)
             if _strip_within(value):
-                fields[name] = msgspec.Raw(orjson.dumps(value))
+                fields[name] = _encoded(name, value)
+
+
+def _encoded(name: str, value: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(orjson.dumps(value))
+    except orjson.JSONEncodeError:
+        raise bad_request(f"'{name}' is nested too deeply.", name) from None
 
 
 def _strip_within(value: object) -> bool:

@@ -230,7 +230,7 @@ def refusal_of(received: Received) -> str:
         if body.get(name) is not None and body[name] < 1:
             return f"{name} must be at least 1"
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    if limit is not None and body.get("min_tokens", 0) > limit:
+    if limit is not None and (body.get("min_tokens") or 0) > limit:
         return "min_tokens must be less than or equal to max_tokens"
     if body.get("cache_salt") == "":
         return "cache_salt must not be empty"

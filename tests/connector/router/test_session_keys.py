@@ -17,10 +17,13 @@ CLAUDE_LEGACY = "user_0123abcd_account__session_57a121ec-f78c-48c3-a745-e3036a3e
 CLAUDE_NOW = json.dumps({"device_id": "d", "account_uuid": "", "session_id": "54c1eb09-bc4c-4d2f-98eb-6d2ab2d5e2fe"})
 
 
+def content(endpoint: Endpoint) -> dict[str, Any]:
+    return {"input": "hi"} if endpoint is Endpoint.RESPONSES else {"messages": [user("hi")], "max_tokens": 5}
+
+
 def key_of(body: dict[str, Any], endpoint: Endpoint = Endpoint.CHAT, **headers: str) -> str:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    content = {"input": "hi"} if endpoint is Endpoint.RESPONSES else {"messages": [user("hi")], "max_tokens": 5}
-    return parse_request(endpoint, json.dumps({**content, **body}).encode(), given).client_key
+    return parse_request(endpoint, json.dumps({**content(endpoint), **body}).encode(), given).client_key
 
 
 def test_the_first_source_that_says_anything_counts() -> None:
@@ -37,10 +40,10 @@ def test_the_first_source_that_says_anything_counts() -> None:
 @pytest.mark.parametrize("header", AGENT_HEADERS)
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.MESSAGES])
 def test_header_of_an_agent_is_a_key_in_every_api(header: str, endpoint: Endpoint) -> None:
-    body = {"input": "hi", "messages": [user("hi")], "max_tokens": 5}
-    assert parse_request(endpoint, json.dumps(body).encode(), {header: "s1"}).client_key == "s1"
+    body = json.dumps(content(endpoint)).encode()
+    assert parse_request(endpoint, body, {header: "s1"}).client_key == "s1"
     for odd in ("", "x" * (MAX_CLIENT_KEY_CHARS + 1), "\udcff"):
-        assert parse_request(endpoint, json.dumps(body).encode(), {header: odd}).client_key == ""
+        assert parse_request(endpoint, body, {header: odd}).client_key == ""
 
 
 @pytest.mark.parametrize(

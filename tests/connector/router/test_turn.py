@@ -128,6 +128,7 @@ async def test_client_cannot_set_what_names_engines_or_others(scene: Scene) -> N
 
 
 async def test_end_to_end_headers_pass_and_hop_by_hop_ones_do_not(scene: Scene) -> None:
+    """Field report 43 (vllm-project/router#190, vllm-project/production-stack#733)."""
     headers = {"X_Custom": "kept", "Connection": "x-foo", "X_Foo": "hop", "User_Agent": "agent/1", "TE": "trailers"}
     async with scene.post("/v1/chat/completions", {"model": MODEL, "messages": [user("hi")]}, **headers) as response:
         await response.read()
