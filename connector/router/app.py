@@ -77,6 +77,7 @@ class Router:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._parts.probes.close()
         await self._parts.feeds.close()
         await self._parts.models.close()
         self._parts.upstream.close()
@@ -113,6 +114,7 @@ class Router:
         parts.api_keys.replace(snapshot.api_keys)
         parts.watch.follow_fleet(before)
         parts.feeds.follow_fleet()
+        parts.probes.follow_fleet()
         parts.models.hurry()
         self._doors.has_fleet = True
 

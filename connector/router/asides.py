@@ -12,6 +12,8 @@ from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_client, headers_to_engine
+from connector.router.health.breaker import signal_of
+from connector.router.health.replies import signal_of_reply
 from connector.router.inflate import plain_body
 from connector.router.metrics import Metrics
 from connector.router.models import ServedModels
@@ -78,25 +80,26 @@ class Asides:
             return await self._ask_one(engine, path, body, fields)
         except EngineFailedError as error:
             if not error.is_stale:
-                engine.avoid_for_a_while()
+                engine.health.fail(signal_of(error))
             second = engine if error.is_stale else self._choose(model, engine) if error.reason != "timeout" else None
             if second is None:
                 raise _answer(error) from error
         try:
             return await self._ask_one(second, path, body, fields)
         except EngineFailedError as error:
-            second.avoid_for_a_while()
+            second.health.fail(signal_of(error))
             raise _answer(error) from error
 
     async def _ask_one(self, engine: Engine, path: str, body: bytes, fields: bytes) -> Reply:
-        engine.num_active += 1
-        engine.num_picked += 1
+        engine.begin_leg()
         try:
-            return await self._upstream.post(engine.url(path), body, fields, MAX_REPLY_BYTES)
+            reply = await self._upstream.post(engine.url(path), body, fields, MAX_REPLY_BYTES)
+            engine.health.note(signal_of_reply(reply))
+            return reply
         except ReplyTooLargeError:
             raise ApiError(502, "The engine's answer is too long.", code="engine_failed") from None
         finally:
-            engine.num_active -= 1
+            engine.end_leg()
 
 
 def _answer(error: EngineFailedError) -> ApiError:

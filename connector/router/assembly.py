@@ -12,6 +12,7 @@ from connector.router.environment import Settings
 from connector.router.export import SpanExporter, SpanQueue
 from connector.router.feeds import Feeds
 from connector.router.fleet import Fleet
+from connector.router.health.probes import HealthProbes
 from connector.router.index import TurnIndex
 from connector.router.keyring import SessionKeyring
 from connector.router.keys import ApiKeys
@@ -49,6 +50,7 @@ class Parts:
     metrics: Metrics
     turns: TurnRunner
     asides: Asides
+    probes: HealthProbes
 
 
 def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
@@ -97,6 +99,7 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
         metrics=metrics,
         turns=turns,
         asides=_asides(settings, fleet, models, upstream, metrics),
+        probes=HealthProbes(fleet, upstream, settings.engine_key, metrics, settings.probe_seconds),
     )
 
 

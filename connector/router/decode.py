@@ -11,6 +11,8 @@ from connector.router.endings import OPENINGS, Ending
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine
 from connector.router.headers import headers_to_client
+from connector.router.health.breaker import Signal, signal_of
+from connector.router.health.replies import signal_of_reply
 from connector.router.legs import LegSigner, decode_body, leg_headers
 from connector.router.metrics import Metrics
 from connector.router.placement import Placer
@@ -105,7 +107,10 @@ class DecodeLeg:
         fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
         if turn.placement.grants_lease:
             self._placer.expect_notice(turn.turn_id, engine.name)
-        return await self._upstream.post(engine.url(turn.request.endpoint), self._body(turn, engine), fields)
+        reply = await self._upstream.post(engine.url(turn.request.endpoint), self._body(turn, engine), fields)
+        if reply.status != 200:
+            engine.health.note(signal_of_reply(reply))
+        return reply
 
     def _body(self, turn: Turn, engine: Engine) -> bytes:
         response_id = ""
@@ -147,6 +152,7 @@ class DecodeLeg:
             self._conclude(turn, observer, is_plain)
         except SourceBrokenError as error:
             turn.decode_error = str(error)
+            self._note_ending(turn, Signal.TRUNCATED)
             log.warning("event=reply_broken turn=%s engine=%s error=%s", turn.turn_id, _name(turn), error)
         finally:
             turn.first_event_at = observer.first_event_at
@@ -159,21 +165,26 @@ class DecodeLeg:
             return
         turn.outcome = Outcome.OK
         if not is_plain:
+            self._note_ending(turn, None)
             return
         ending = Ending(turn.request.endpoint, observer.tail(), observer.is_events)
         if ending.num_prompt_tokens:
             turn.num_prompt_tokens = ending.num_prompt_tokens
         turn.num_output_tokens = ending.num_output_tokens
+        self._note_ending(turn, Signal.TRUNCATED if ending.missing else None)
         if ending.missing:
             turn.outcome = Outcome.ERROR
             turn.decode_error = ending.missing
         if turn.placement.records_reply:
             turn.reply_digest = digest_of_reply(turn.request.endpoint, observer.whole(), observer.is_events)
 
+    def _note_ending(self, turn: Turn, signal: Signal | None) -> None:
+        if turn.decode_engine is not None:
+            turn.decode_engine.health.note(signal)
+
     def _note(self, turn: Turn, engine: Engine, error: EngineFailedError) -> None:
         turn.decode_error = str(error)
-        if error.reason != "timeout":
-            engine.avoid_for_a_while()
+        engine.health.fail(signal_of(error))
         log.warning("event=decode_failed turn=%s engine=%s error=%s", turn.turn_id, engine.name, error)
 
 

@@ -129,6 +129,7 @@ class Doors:
         return {
             "prefill_engines": sum(engine.role is Role.PREFILL for engine in engines),
             "decode_engines": sum(engine.role is Role.DECODE for engine in engines),
+            "engines_ejected": sorted(engine.name for engine in engines if not engine.health.is_closed),
             "feeds_connected": self._parts.feeds.num_connected,
             "control_connected": self.is_control_connected(),
             "policy_revision": self._parts.fleet.snapshot.revision,
@@ -143,8 +144,10 @@ class Doors:
         metrics.events_pending.set(parts.spool.num_pending)
         metrics.events_dropped.set(parts.spool.num_dropped)
         metrics.engine_active.clear()
+        metrics.engine_ejected.clear()
         for engine in parts.fleet:
             metrics.engine_active.labels(engine.name, engine.role.value).set(engine.num_active)
+            metrics.engine_ejected.labels(engine.name, engine.role.value).set(not engine.health.is_closed)
 
     def _json(self, http: Request, status: int, body: bytes) -> Response:
         return self._count(http, Response(status, body, [JSON]))

@@ -1,13 +1,14 @@
 """The engines as this router sees them: the control plane's snapshot, corrected by the agents' feeds."""
 
 import logging
-import time
 from collections.abc import Iterator
+from itertools import count
 
 from yarl import URL
 
 from connector.http import Target
 from connector.protocol import EngineLoad, EngineState, FleetEngine, FleetSnapshot, PolicyValues, Role
+from connector.router.health.breaker import Breaker
 
 EMPTY_SNAPSHOT = FleetSnapshot(
     revision=0,
@@ -20,9 +21,6 @@ EMPTY_SNAPSHOT = FleetSnapshot(
 )
 
 log = logging.getLogger(__name__)
-
-AVOID_SECONDS = 1.0
-"""How long an engine that refused a connection is taken only if there is no other."""
 
 _SERVING_STATES = frozenset(("ready", "silent"))
 """``silent``: its agent isn't heard, which says nothing about the engine. The router serves on without agents."""
@@ -40,6 +38,9 @@ def dialable(url: str) -> URL:
     return parsed
 
 
+_picks = count(1)
+
+
 class Engine:
     """One engine and what is in flight to it. Lives as long as snapshots name it."""
 
@@ -52,9 +53,11 @@ class Engine:
         self.load: EngineLoad | None = None
         self.served_models: frozenset[str] = frozenset((facts.model,))
         self.num_active = 0
-        self.num_picked = 0
+        self.picked_at = 0
+        """Later picks have higher numbers, over all engines."""
+
         self.is_late_with_notices = False
-        self._avoid_until = 0.0
+        self.health = Breaker(facts.name)
         self._targets: dict[str, Target] = {}
         self._base = URL()
         self.take_facts(facts)
@@ -101,10 +104,17 @@ class Engine:
 
     @property
     def is_avoided(self) -> bool:
-        return time.monotonic() < self._avoid_until
+        """It is taken only if there is no other."""
+        return self.health.is_ejected
 
-    def avoid_for_a_while(self) -> None:
-        self._avoid_until = time.monotonic() + AVOID_SECONDS
+    def begin_leg(self) -> None:
+        """A leg goes to this engine. ``end_leg`` must follow, whatever happens."""
+        self.num_active += 1
+        self.picked_at = next(_picks)
+        self.health.start()
+
+    def end_leg(self) -> None:
+        self.num_active -= 1
 
     def serves(self, model: str) -> bool:
         return model in self.served_models

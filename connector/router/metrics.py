@@ -32,6 +32,9 @@ class Metrics:
         self.releases = self._counter("releases_total", "Releases asked of agents.", "outcome")
         self.notice_waits = self._counter("notice_waits_total", "Waits for a lease notice.", "result")
         self.feed_gaps = self._counter("feed_gaps_total", "Lease feeds that skipped a number.").only
+        self.ejections = self._counter("engine_ejections_total", "Engines put out of use.", "engine", "signal")
+        self.probes = self._counter("probes_total", "Looks at engines that nothing was heard of.", "result")
+        self.engine_ejected = self._gauge("engine_ejected", "1 while an engine is out of use.", "engine", "role")
         self.active_turns = self._gauge("active_turns", "Turns in progress.").only
         self.engine_active = self._gauge("engine_active_legs", "Legs in flight per engine.", "engine", "role")
         self.feeds_connected = self._gauge("feeds_connected", "Lease feeds connected.").only

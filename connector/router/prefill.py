@@ -8,6 +8,8 @@ import msgspec
 from connector.http import Reply, ReplyTooLargeError, Target
 from connector.protocol import LegReply, Role
 from connector.router.fleet import Engine
+from connector.router.health.breaker import Signal, signal_of
+from connector.router.health.replies import signal_of_reply
 from connector.router.legs import LegSigner, leg_headers, prefill_body
 from connector.router.turnstate import Alone, Turn
 from connector.router.upstream import EngineFailedError, Upstream
@@ -59,19 +61,17 @@ class PrefillLeg:
         headers and body as they came.
         """
         turn.prefill_engine = engine
-        engine.num_active += 1
-        engine.num_picked += 1
+        engine.begin_leg()
         turn.prefill.begin()
         try:
             return await self._ask(turn, engine, meanwhile)
         except (EngineFailedError, ReplyTooLargeError) as error:
-            if isinstance(error, EngineFailedError) and error.reason != "timeout":
-                engine.avoid_for_a_while()
+            engine.health.fail(signal_of(error) if isinstance(error, EngineFailedError) else Signal.STATUS)
             self._fail(turn, engine, str(error))
             return None
         finally:
             turn.prefill.finish()
-            engine.num_active -= 1
+            engine.end_leg()
 
     async def _ask(self, turn: Turn, engine: Engine, meanwhile: Callable[[], None]) -> Reply | None:
         trace, lease = turn.trace, turn.placement.lease
@@ -81,6 +81,7 @@ class PrefillLeg:
         body = prefill_body(turn.request, turn.salt, self._envelope(turn, traceparent), lease.offer if lease else None)
         reply = await self._post(engine.url(turn.request.endpoint), body, fields, meanwhile)
         turn.prefill_status = reply.status
+        engine.health.note(signal_of_reply(reply))
         if reply.status == 200:
             self._read(turn, reply.body)
         elif 400 <= reply.status < 500:

@@ -15,9 +15,9 @@ def choose_decode(engines: Iterable[Engine], holder: str) -> Engine | None:
 
 
 def least_busy(engines: Iterable[Engine]) -> Engine | None:
-    """Fewest turns in flight, then fewest ever picked, so that idle engines take turns; avoided ones come last."""
+    """Fewest turns in flight, then longest not picked, so that idle engines take turns; avoided ones come last."""
     return min(engines, key=_busyness, default=None)
 
 
 def _busyness(engine: Engine) -> tuple[bool, int, int]:
-    return engine.is_avoided, engine.num_active, engine.num_picked
+    return engine.is_avoided, engine.num_active, engine.picked_at

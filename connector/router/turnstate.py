@@ -96,14 +96,13 @@ class Turn:
     def reserve(self, engine: Engine) -> None:
         """Counts the turn at the decode engine from its choice on, so that choices made meanwhile see it."""
         self.unreserve()
-        engine.num_active += 1
-        engine.num_picked += 1
+        engine.begin_leg()
         self.decode_engine = engine
         self._is_reserved = True
 
     def unreserve(self) -> None:
         if self._is_reserved and self.decode_engine is not None:
-            self.decode_engine.num_active -= 1
+            self.decode_engine.end_leg()
         self._is_reserved = False
 
     @property

@@ -63,10 +63,17 @@ class Upstream:
 
     async def get(self, url: Target, headers: Headers, seconds: float) -> bytes | None:
         """The body of a small 200 reply within ``seconds``; absent for any other outcome."""
-        head = b"%b%b\r\n" % (url.head("GET"), render(headers.pairs))
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._pool.request(url, head, b"", MAX_GET_BYTES)
-        except (ExchangeFailedError, ReplyTooLargeError, TimeoutError):
+                reply = await self.get_reply(url, headers, MAX_GET_BYTES)
+        except (EngineFailedError, ReplyTooLargeError, TimeoutError):
             return None
         return reply.body if reply.status == 200 else None
+
+    async def get_reply(self, url: Target, headers: Headers, max_bytes: int) -> Reply:
+        """The whole reply, whatever its status. Raises ``EngineFailedError`` and ``ReplyTooLargeError``."""
+        head = b"%b%b\r\n" % (url.head("GET"), render(headers.pairs))
+        try:
+            return await self._pool.request(url, head, b"", max_bytes)
+        except ExchangeFailedError as error:
+            raise EngineFailedError(url, error.reason, str(error), error.is_stale) from error

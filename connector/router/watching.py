@@ -66,6 +66,9 @@ class EngineWatch:
                 self._book.drop_engine(name, keep_incarnation=engine.incarnation)
 
     def _set_state(self, engine: Engine, state: EngineState, incarnation: str) -> None:
+        returns = engine.feed_state not in (None, EngineState.READY) and state is EngineState.READY
+        if returns or (engine.feed_incarnation and incarnation not in ("", engine.feed_incarnation)):
+            engine.health.doubt()
         if engine.feed_state is not state:
             log.info("event=engine_state engine=%s state=%s incarnation=%s", engine.name, state.value, incarnation)
         engine.feed_state = state

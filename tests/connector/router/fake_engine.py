@@ -18,6 +18,7 @@ from connector.protocol import (
     LegReply,
     Role,
 )
+from connector.router.health.probes import PROMPT
 from connector.signing import FleetKey
 from tests.connector.router.fake_feed import FakeFeed, bracketed
 from tests.connector.router.formats import MESSAGES, RESPONSES, stream, whole
@@ -62,6 +63,10 @@ class FakeEngine:
         self.received: list[Received] = []
         self.num_aborted = 0
         self.num_model_lists = 0
+        self.num_health_checks = 0
+        self.num_tokens_probed = 0
+        self.health_status = 200
+        self.probe: Callable[[], Awaitable[web.StreamResponse]] | None = None
         self.models = [MODEL]
         self.script: Script | None = None
         self.events: list[bytes] = reply_stream(["Hello", " you"])
@@ -83,12 +88,15 @@ class FakeEngine:
         return f"http://{bracketed(self.host)}:{self.port}"
 
     async def start(self) -> None:
+        await self.start_serving()
+        await self.feed.start()
+
+    async def start_serving(self) -> None:
         server = web.Server(self._serve, handler_cancellation=True, access_log=None, request_factory=_big_request)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.host, self.port).start()
         self.port = self._runner.addresses[0][1]
-        await self.feed.start()
 
     async def stop(self) -> None:
         await self.stop_serving()
@@ -109,8 +117,14 @@ class FakeEngine:
             return web.json_response(
                 {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
             )
+        if request.rel_url.path == "/health":
+            self.num_health_checks += 1
+            return web.Response(status=self.health_status)
         raw = await request.read()
         body = json.loads(raw)
+        if "cache_salt" in body and body.get("prompt") == PROMPT and "kv_transfer_params" not in body:
+            self.num_tokens_probed += 1
+            return await self.probe() if self.probe else web.json_response({"choices": [{"text": "a"}]})
         received = self._receive(request, raw, body)
         self.received.append(received)
         try:

@@ -117,6 +117,7 @@ async def test_health_tells_and_readiness_judges(scene: Scene) -> None:
             "ready": True,
             "prefill_engines": 1,
             "decode_engines": 1,
+            "engines_ejected": [],
             "feeds_connected": 2,
             "control_connected": True,
             "policy_revision": 1,

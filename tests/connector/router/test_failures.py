@@ -103,7 +103,7 @@ async def test_decode_is_tried_once_more_elsewhere_before_the_first_byte(scene: 
     scene.decode.script = refusing(fault) if isinstance(fault, int) else fail
     if fault == "down":
         await scene.decode.stop_serving()
-    scene.live.fleet.get("d1").num_picked = 10  # type: ignore[union-attr]
+    scene.live.fleet.get("d1").picked_at = 1 << 60  # type: ignore[union-attr]
     async with scene.post("/v1/chat/completions", body_of(is_stream=True)) as response:
         assert response.status == 200
         assert (await response.content.read()).endswith(DONE)

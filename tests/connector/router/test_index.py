@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from connector.protocol import EngineState, FleetEngine, Role
 from connector.router.fleet import EMPTY_SNAPSHOT, Engine, Fleet
+from connector.router.health.breaker import Signal
 from connector.router.index import HASHES_PER_TURN, MAX_CANDIDATES, KnownTurn, TurnIndex
 from connector.router.selection import choose_decode, least_busy
 from connector.router.sessions import Sessions
@@ -99,7 +100,7 @@ def test_holder_wins_over_load_and_the_least_busy_otherwise() -> None:
     assert choose_decode(engines, "a") is engines[0]
     for unknown in ("", "gone"):
         assert choose_decode(engines, unknown) is engines[1]
-    engines[0].avoid_for_a_while()
+    engines[0].health.fail(Signal.CONNECT)
     assert choose_decode(engines, "a") is engines[1]
     assert choose_decode(engines[:1], "a") is engines[0]
     assert choose_decode([], "a") is None
@@ -111,7 +112,8 @@ def test_idle_engines_take_turns() -> None:
     for _ in range(4):
         chosen = least_busy(engines)
         assert chosen is not None
-        chosen.num_picked += 1
+        chosen.begin_leg()
+        chosen.end_leg()
         picked.append(chosen.name)
     assert sorted(picked[:2]) == sorted(picked[2:]) == ["a", "b"]
 

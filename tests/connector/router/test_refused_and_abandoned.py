@@ -107,7 +107,7 @@ async def test_second_decode_engine_gets_the_same_offer_once(scene: Scene, fault
     scene.decode.script = fail
     if fault == "down":
         await scene.decode.stop_serving()
-    scene.live.fleet.get("d1").num_picked = 10  # type: ignore[union-attr]
+    scene.live.fleet.get("d1").picked_at = 1 << 60  # type: ignore[union-attr]
     async with scene.post("/v1/chat/completions", body_of("hi", stream=True)) as response:
         assert response.status == 200
         assert (await response.content.read()).endswith(DONE)
