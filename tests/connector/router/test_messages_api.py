@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from connector.router.decode import MAX_ERROR_BYTES
 from connector.router.replies import digest_in_prompt, digest_of_reply
 from connector.router.requests import Endpoint
 from tests.connector.router.conftest import API_KEY, Scene, user
@@ -163,6 +164,29 @@ async def test_errors_in_their_own_shape_stay_as_they_came(scene: Scene, body: b
     async with scene.post(PATH, {"model": MODEL, "max_tokens": 8, "messages": [user("hi")]}) as reply:
         assert reply.status == 400
         assert await reply.read() == body
+
+
+@pytest.mark.parametrize(("num_sent", "is_whole"), [(10, False), (2 * MAX_ERROR_BYTES, True)])
+async def test_error_of_decodes_that_cannot_be_read_is_a_502(scene: Scene, num_sent: int, is_whole: bool) -> None:
+    """It breaks off, or is longer than an error is."""
+
+    async def break_off(request: web.BaseRequest, _: Received) -> web.StreamResponse:
+        response = web.StreamResponse(status=400)
+        response.content_length = num_sent if is_whole else num_sent + 1
+        await response.prepare(request)
+        await response.write(b"x" * num_sent)
+        assert request.transport is not None
+        if not is_whole:
+            request.transport.close()
+        return response
+
+    scene.decode.script = break_off
+    for is_stream in (False, True):
+        body = {"model": MODEL, "max_tokens": 8, "messages": [user("hi")], "stream": is_stream}
+        async with scene.post(PATH, body) as reply:
+            assert reply.status == 502
+            assert (await reply.json())["error"]["type"] == "api_error"
+    assert scene.live.turns.num_active == 0
 
 
 async def test_counting_tokens_makes_no_turn_and_keeps_the_engines_error_readable(scene: Scene) -> None:
