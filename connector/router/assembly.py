@@ -99,7 +99,9 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
         metrics=metrics,
         turns=turns,
         asides=_asides(settings, fleet, models, upstream, metrics),
-        probes=HealthProbes(fleet, upstream, settings.engine_key, metrics, settings.probe_seconds),
+        probes=HealthProbes(
+            fleet, upstream, settings.engine_key, metrics, settings.probe_seconds, settings.stall_seconds
+        ),
     )
 
 

@@ -108,7 +108,9 @@ class DecodeLeg:
         if turn.placement.grants_lease:
             self._placer.expect_notice(turn.turn_id, engine.name)
         reply = await self._upstream.post(engine.url(turn.request.endpoint), self._body(turn, engine), fields)
-        if reply.status != 200:
+        if reply.status == 200:
+            engine.health.hear()
+        else:
             engine.health.note(signal_of_reply(reply))
         return reply
 

@@ -37,6 +37,7 @@ class Settings:
     drain_seconds: float = 30.0
     engine_timeout_seconds: float = 600.0
     probe_seconds: float = 5.0
+    stall_seconds: float = 30.0
     index_turns: int = 100_000
     log_level: str = "INFO"
 
@@ -73,6 +74,7 @@ OPTIONS = (
     Option("ROUTER_DRAIN_SECONDS", "30", "how long SIGTERM waits for turns in flight"),
     Option("ROUTER_ENGINE_TIMEOUT_SECONDS", "600", "longest silence of an engine within a reply"),
     Option("ROUTER_PROBE_SECONDS", "5", "time between looks at an engine that serves nothing; 0 for none"),
+    Option("ROUTER_STALL_SECONDS", "30", "how long a probe of an engine with legs in flight may wait for a token"),
     Option("LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Option("ROUTER_INDEX_TURNS", "100000", "most turns remembered for placement"),
 )
@@ -116,6 +118,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         drain_seconds=_number(raw, "ROUTER_DRAIN_SECONDS", 0, 3600),
         engine_timeout_seconds=_number(raw, "ROUTER_ENGINE_TIMEOUT_SECONDS", 1, 86400),
         probe_seconds=_number(raw, "ROUTER_PROBE_SECONDS", 0, 3600),
+        stall_seconds=_number(raw, "ROUTER_STALL_SECONDS", 1, 3600),
         index_turns=int(_number(raw, "ROUTER_INDEX_TURNS", 100, 10_000_000)),
         log_level=_log_level(raw),
     )

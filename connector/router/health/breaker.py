@@ -72,13 +72,15 @@ class Breaker:
         self._ejected_until: float | None = None
         self._trial_until = 0.0
         self._well_since = 0.0
-        self._heard_at = float("-inf")
+        self.heard_at = float("-inf")
+        """When the engine last gave a sign of life."""
+
         self.on_ejection: Callable[[Signal], None] | None = None
 
     @property
     def silent_seconds(self) -> float:
-        """Since the engine last served somebody; infinite before the first time."""
-        return self._clock() - self._heard_at
+        """Since the engine last gave a sign of life; infinite before the first one."""
+        return self._clock() - self.heard_at
 
     @property
     def is_closed(self) -> bool:
@@ -93,6 +95,15 @@ class Breaker:
         now = self._clock()
         return now < self._ejected_until or now < self._trial_until
 
+    @property
+    def is_suspect(self) -> bool:
+        """It failed, too few times to be ejected, and has served nothing since."""
+        return self._num_failures > 0
+
+    def hear(self) -> None:
+        """A sign of life. It makes no failure undone: a server that listens says nothing about its engine."""
+        self.heard_at = self._clock()
+
     def start(self) -> None:
         """A request goes to the engine. After an ejection it is the trial."""
         if self._ejected_until is not None:
@@ -102,11 +113,11 @@ class Breaker:
 
     def succeed(self) -> None:
         """The engine served a request, or refused it for the client's fault."""
-        self._heard_at = self._clock()
+        self.heard_at = self._clock()
         self._num_failures = 0
         if self._ejected_until is not None:
             self._ejected_until, self._trial_until = None, 0.0
-            self._well_since = self._heard_at
+            self._well_since = self.heard_at
             log.info("event=engine_returns engine=%s", self._engine)
 
     def note(self, signal: Signal | None) -> None:

@@ -28,18 +28,28 @@ PROMPT = [1]
 
 
 class HealthProbes:
-    """One task for each engine of the fleet. Engines that serve turns are left alone: their answers tell enough.
+    """One task for each engine of the fleet. Engines that answer turns are left alone: their answers tell enough.
 
-    ``seconds``: between two looks at an engine; 0 turns probes off.
+    ``seconds``: between two looks at an engine; 0 turns probes off. ``stall_seconds``: how long an engine that has legs
+    in flight may take for a token while it answers nothing else; longer than its longest prefill.
     """
 
-    def __init__(self, fleet: Fleet, upstream: Upstream, engine_key: str, metrics: Metrics, seconds: float) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        upstream: Upstream,
+        engine_key: str,
+        metrics: Metrics,
+        seconds: float,
+        stall_seconds: float,
+    ) -> None:
         self._fleet = fleet
         self._upstream = upstream
         self._headers = Headers.of({"Authorization": f"Bearer {engine_key}"})
         self._fields = f"authorization: Bearer {engine_key}\r\ncontent-type: application/json\r\n".encode()
         self._metrics = metrics
         self._seconds = seconds
+        self._stall_seconds = stall_seconds
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -79,33 +89,53 @@ class HealthProbes:
         return self._seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - not a secret
 
     async def look(self, engine: Engine) -> None:
-        """One look: nothing of an engine that serves, a sign of life of an idle one, a token of one on trial."""
+        """One look: nothing of an engine that serves, a sign of life of an idle one, a token of any other.
+
+        ``/health`` is answered by the server, also while the core is frozen or fails: it can't clear an engine that
+        keeps turns waiting or failed one.
+        """
         health = engine.health
         if health.is_closed:
-            if health.silent_seconds > self._seconds:
-                await self._ask(engine, self._sign_of_life(engine), ANSWER_SECONDS)
+            if health.silent_seconds <= self._seconds:
+                return
+            if engine.num_active > 0:
+                await self._ask(engine, self._token(engine), self._stall_seconds)
+            elif health.is_suspect:
+                await self._ask(engine, self._token(engine), TOKEN_SECONDS)
+            else:
+                await self._ask(engine, self._sign_of_life(engine), ANSWER_SECONDS, proves=False)
         elif not health.is_ejected:
             health.start()
             await self._ask(engine, self._token(engine), TOKEN_SECONDS)
 
-    async def _ask(self, engine: Engine, asking: Coroutine[Any, Any, Reply], seconds: float) -> None:
-        """What the engine answers counts like a turn's answer."""
+    async def _ask(
+        self, engine: Engine, asking: Coroutine[Any, Any, Reply], seconds: float, *, proves: bool = True
+    ) -> None:
+        """What the engine answers counts like a turn's answer; without ``proves``, a good one is a sign of life only.
+
+        Silence counts if nothing else was heard meanwhile either.
+        """
+        heard_before = engine.health.heard_at
         try:
             async with asyncio.timeout(seconds):
                 status = (await asking).status
         except TimeoutError:
-            self._conclude(engine, Signal.SILENT)
+            if engine.health.heard_at == heard_before:
+                self._conclude(engine, Signal.SILENT)
         except ReplyTooLargeError:
             self._conclude(engine, Signal.STATUS)
         except EngineFailedError as error:
             if not error.is_stale:
                 self._conclude(engine, signal_of(error))
         else:
-            self._conclude(engine, Signal.STATUS if status >= 500 else None)
+            self._conclude(engine, Signal.STATUS if status >= 500 else None, proves=proves)
 
-    def _conclude(self, engine: Engine, signal: Signal | None) -> None:
+    def _conclude(self, engine: Engine, signal: Signal | None, *, proves: bool = True) -> None:
         self._metrics.probes.labels(signal.value if signal else "ok").inc()
-        engine.health.note(signal)
+        if signal is None and not proves:
+            engine.health.hear()
+        else:
+            engine.health.note(signal)
 
     async def _sign_of_life(self, engine: Engine) -> Reply:
         return await self._upstream.get_reply(engine.url("/health"), self._headers, MAX_ANSWER_BYTES)

@@ -66,6 +66,7 @@ class FakeEngine:
         self.num_health_checks = 0
         self.num_tokens_probed = 0
         self.health_status = 200
+        self.before_health: Callable[[], None] | None = None
         self.probe: Callable[[], Awaitable[web.StreamResponse]] | None = None
         self.models = [MODEL]
         self.script: Script | None = None
@@ -119,6 +120,8 @@ class FakeEngine:
             )
         if request.rel_url.path == "/health":
             self.num_health_checks += 1
+            if self.before_health:
+                self.before_health()
             return web.Response(status=self.health_status)
         raw = await request.read()
         body = json.loads(raw)

@@ -118,6 +118,20 @@ def test_doubt_shortens_no_ejection(breaker: Breaker, clock: Clock) -> None:
     assert seconds_ejected(breaker, clock) > DOUBT_SECONDS + 1
 
 
+def test_sign_of_life_undoes_no_failure_and_ends_no_ejection(breaker: Breaker, clock: Clock) -> None:
+    for _ in range(3):
+        assert not breaker.is_ejected
+        breaker.fail(Signal.STATUS)
+        breaker.hear()
+    assert breaker.is_ejected
+    clock.now += LONGEST_EJECTION_SECONDS
+    breaker.hear()
+    assert not breaker.is_closed
+    breaker.succeed()
+    assert breaker.is_closed
+    assert not breaker.is_suspect
+
+
 def test_each_ejection_is_told_once(breaker: Breaker, clock: Clock) -> None:
     told: list[Signal] = []
     breaker.on_ejection = told.append

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from tests.connector.router.sse import chunk
 from tests.connector.router.waiting import eventually
 
 PROBE_SECONDS = 0.05
+STALL_SECONDS = 0.5
 NUM_ROUNDS = 1000
 
 
@@ -24,7 +26,9 @@ async def watched(still_scene: Scene) -> Scene:
     """Two decode engines, and probes that are quick."""
     await still_scene.add_engine("d1", Role.DECODE)
     still_scene.control.snapshot = still_scene.snapshot()
-    await still_scene.start_router(probe_seconds=PROBE_SECONDS)
+    await still_scene.start_router(
+        probe_seconds=PROBE_SECONDS, stall_seconds=STALL_SECONDS, engine_timeout_seconds=600.0
+    )
     return still_scene
 
 
@@ -69,6 +73,83 @@ async def test_engine_whose_core_is_frozen_is_kept_out_though_its_server_answers
     await eventually(lambda: health_of(watched, "d0").is_closed, "d0 is back after a token")
 
 
+async def test_core_that_freezes_under_turns_is_found_by_a_token_that_never_comes(watched: Scene) -> None:
+    """Field report 47, with nobody to tell the router: the feed says ready, ``/health`` answers, no turn has failed."""
+    frozen = asyncio.Event()
+
+    async def hang(request: web.BaseRequest, received: Received) -> web.StreamResponse | None:
+        await frozen.wait()
+        return None
+
+    async def never() -> web.StreamResponse:
+        await frozen.wait()
+        return error_response(500, "thawed")
+
+    watched.prefill.script, watched.prefill.probe = hang, never
+    turn = asyncio.create_task(status_of_turn(watched, "x"))
+    await eventually(lambda: not health_of(watched, "p0").is_closed, "p0 is ejected")
+    assert not turn.done()
+    assert watched.prefill.received
+    assert watched.metric('engine_ejections_total{engine="p0",signal="silent"}') >= 1
+    watched.prefill.script = watched.prefill.probe = None
+    frozen.set()
+    assert await turn == 200
+    await eventually(lambda: health_of(watched, "p0").is_closed, "p0 is back after a token")
+
+
+async def test_engine_that_works_long_on_a_turn_is_not_frozen(watched: Scene) -> None:
+    """It still computes a token for the probe, though the turn shows nothing."""
+    done = asyncio.Event()
+
+    async def work(request: web.BaseRequest, received: Received) -> web.StreamResponse | None:
+        await done.wait()
+        return None
+
+    watched.prefill.script = work
+    turn = asyncio.create_task(status_of_turn(watched, "x"))
+    await eventually(lambda: watched.prefill.num_tokens_probed >= 3, "p0 is probed while it works")
+    assert health_of(watched, "p0").is_closed
+    done.set()
+    assert await turn == 200
+
+
+async def test_probe_that_waits_while_others_are_answered_tells_nothing(watched: Scene) -> None:
+    """A long queue is no freeze."""
+    done = asyncio.Event()
+
+    async def work(request: web.BaseRequest, received: Received) -> web.StreamResponse | None:
+        await done.wait()
+        return None
+
+    async def queue() -> web.StreamResponse:
+        health_of(watched, "p0").hear()
+        await done.wait()
+        return error_response(500, "late")
+
+    watched.prefill.script, watched.prefill.probe = work, queue
+    turn = asyncio.create_task(status_of_turn(watched, "x"))
+    await eventually(lambda: watched.prefill.num_tokens_probed >= 3, "p0 is probed while it works")
+    assert health_of(watched, "p0").is_closed
+    watched.prefill.probe = None
+    done.set()
+    assert await turn == 200
+
+
+async def test_health_that_answers_between_failures_hides_none_of_them(watched: Scene) -> None:
+    """A server says that it listens; only a served request says that the engine computes."""
+    prefill = watched.prefill
+
+    async def fail(request: web.BaseRequest, received: Received) -> web.Response:
+        return error_response(500, "broken")
+
+    prefill.script, prefill.probe = fail, lambda: _answer(500)
+    for number in range(3):
+        before = prefill.num_health_checks + prefill.num_tokens_probed
+        assert await status_of_turn(watched, f"turn {number}") == 200
+        await eventually(_looks_beyond(prefill, before), "p0 is looked at")
+    assert not health_of(watched, "p0").is_closed
+
+
 async def test_engine_that_answers_errors_is_ejected_and_the_last_one_still_serves(watched: Scene) -> None:
     async def fail(request: web.BaseRequest, received: Received) -> web.Response:
         return error_response(500, "broken")
@@ -83,6 +164,16 @@ async def test_engine_that_answers_errors_is_ejected_and_the_last_one_still_serv
     decoders[1].script = None
     statuses = [await status_of_turn(watched, f"y {number}") for number in range(4)]
     assert 200 in statuses
+
+
+async def test_failure_while_health_is_asked_still_counts(watched: Scene) -> None:
+    watched.prefill.before_health = lambda: health_of(watched, "p0").fail(Signal.STATUS)
+    watched.prefill.probe = lambda: _answer(200)
+    await eventually(lambda: watched.prefill.num_tokens_probed > 0, "p0 has to compute a token")
+
+
+def _looks_beyond(engine: FakeEngine, before: int) -> Callable[[], bool]:
+    return lambda: engine.num_health_checks + engine.num_tokens_probed > before
 
 
 async def _answer(status: int) -> web.StreamResponse:
