@@ -219,6 +219,7 @@ async def test_engine_that_comes_back_is_tried_before_it_is_in_use(watched: Scen
     assert watched.decode.num_tokens_probed >= 1
 
 
+@pytest.mark.timeout(600)
 async def test_a_thousand_failures_leave_no_leg_counted(watched: Scene) -> None:
     """Field report 51: load counters drift after failures, and routing with them."""
     engines = {engine.name: engine for engine in watched.engines}
