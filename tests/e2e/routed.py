@@ -57,7 +57,9 @@ class RoutedClient:
         return body
 
     async def complete(self, tokens: list[int], *, is_checked: bool = True, **fields: Any) -> dict[str, Any]:
-        request = {"prompt": tokens, "max_tokens": 4, "logprobs": 5, **fields}
+        # By text two candidates may share a key of the answer (halves of a character), and one would be lost.
+        named_by_id = {"logprobs": 5, "return_tokens_as_token_ids": True}
+        request = {"prompt": tokens, "max_tokens": 4, **named_by_id, **fields}
         return await self._ask("/completions", request, is_checked=is_checked)
 
     async def _ask(self, path: str, request: dict[str, Any], *, is_checked: bool) -> dict[str, Any]:
