@@ -30,6 +30,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Told(msgspec.Struct, frozen=True):
     message: str
+    type: str | None = None
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -38,6 +39,8 @@ class _Found(msgspec.Struct, frozen=True):
     error: _Told | str
     type: str = ""
 
+
+_TYPES = frozenset((*_TYPE_BY_STATUS.values(), "api_error", "billing_error"))
 
 _decode = msgspec.json.Decoder(_Found).decode
 
@@ -49,12 +52,14 @@ def anthropic_body(status: int, message: str, request_id: str = "") -> bytes:
 
 
 def in_anthropic_shape(status: int, body: bytes) -> bytes:
-    """An engine's error. vLLM answers in OpenAI's shape what it refuses before its messages API sees it; anything that
-    isn't in that shape stays as it came."""
+    """An engine's error. vLLM answers in OpenAI's shape what it refuses before its messages API sees it, and puts types
+    of its own into Anthropic's; anything else stays as it came."""
     try:
         found = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return body
-    if found.type == "error":
+    if isinstance(found.error, str):
+        return anthropic_body(status, found.error)
+    if found.type == "error" and found.error.type in _TYPES:
         return body
-    return anthropic_body(status, found.error if isinstance(found.error, str) else found.error.message)
+    return anthropic_body(status, found.error.message)

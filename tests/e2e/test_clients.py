@@ -95,9 +95,9 @@ async def test_anthropics_client_of_messages(
     stack: Stack, of_anthropic: anthropic.AsyncAnthropic, is_stream: bool
 ) -> None:
     system, messages = new_system(), list[Any]([{"role": "user", "content": "Which berths are free?"}])
+    greedy = {"temperature": 0}
     for number in range(2):
         common: dict[str, Any] = {"system": system, "max_tokens": NUM_OUTPUT_TOKENS}
-        greedy = {"temperature": 0.0}  # this client has no name for it
         wanted = await alone(stack, "/v1/messages", {**common, **greedy, "messages": messages})
         counted = await of_anthropic.messages.count_tokens(model="tiny", system=system, messages=messages)
         if is_stream:
@@ -192,6 +192,44 @@ async def test_errors_have_the_shape_of_their_api(
     assert isinstance(engines.value.body, dict)
     assert engines.value.body["type"] == "error"
     assert engines.value.body["error"]["type"] == "invalid_request_error"
+
+
+STRUCTURED: list[tuple[str, str, dict[str, Any]]] = [
+    ("/chat/completions", "max_completion_tokens", {"response_format": {"type": "json_object"}}),
+    ("/responses", "max_output_tokens", {"text": {"format": {"type": "json_object"}}}),
+    ("/messages", "max_tokens", {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}),
+]
+
+
+@pytest.mark.parametrize(("path", "limit", "fields"), STRUCTURED)
+async def test_structured_output_is_that_of_one_engine(
+    stack: Stack, path: str, limit: str, fields: dict[str, Any]
+) -> None:
+    """The grammar begins at decode's first token, whatever prefill's one token was."""
+    messages = [{"role": "user", "content": f"Name a berth. {new_system()}"}]
+    prompt = {"input": messages} if path == "/responses" else {"messages": messages}
+    body = {**prompt, **fields, limit: NUM_OUTPUT_TOKENS, "temperature": 0}
+    wanted = await alone(stack, f"/v1{path}", body)
+    async with stack.client() as client:
+        response = await client.post(path, json={"model": "tiny", **body})
+    assert response.status_code == 200, response.text
+    assert said(response.json()) == said(wanted)
+    assert said(wanted).lstrip().startswith("{")
+
+
+def said(reply: dict[str, Any]) -> str:
+    if "choices" in reply:
+        return str(reply["choices"][0]["message"]["content"])
+    blocks = reply["output"][0]["content"] if "output" in reply else reply["content"]
+    return str(blocks[0]["text"])
+
+
+async def test_engine_without_a_store_says_so_of_an_earlier_response(of_openai: openai.AsyncOpenAI) -> None:
+    """The router finds the engine; vLLM keeps responses only if it is told to."""
+    first = await of_openai.responses.create(model="tiny", input="hi", max_output_tokens=4)
+    with pytest.raises(openai.NotFoundError) as lost:
+        await of_openai.responses.create(model="tiny", input="more", max_output_tokens=4, previous_response_id=first.id)
+    assert first.id in lost.value.message
 
 
 def models_of(of_openai: openai.AsyncOpenAI, of_anthropic: anthropic.AsyncAnthropic) -> list[Model[Any]]:

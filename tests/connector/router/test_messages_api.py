@@ -135,6 +135,7 @@ async def test_routers_own_errors_have_anthropics_shape(scene: Scene, body: Any,
 ENGINES_ERRORS = [
     ({"error": {"message": "bad", "type": "Bad Request", "param": "x", "code": 400}}, "bad"),
     ({"error": "Unauthorized"}, "Unauthorized"),
+    ({"type": "error", "error": {"type": "BadRequestError", "message": "bad"}}, "bad"),
 ]
 
 
@@ -155,7 +156,9 @@ async def test_engines_errors_get_anthropics_shape(
     assert value == {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
 
 
-@pytest.mark.parametrize("body", [b"plain text", b'{"type": "error", "error": {"type": "x", "message": "m"}}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"plain text", b'{"type": "error", "error": {"type": "api_error", "message": "m"}}', b"\xff"]
+)
 async def test_errors_in_their_own_shape_stay_as_they_came(scene: Scene, body: bytes) -> None:
     async def refuse(_: web.BaseRequest, __: Received) -> web.Response:
         return web.Response(body=body, status=400, content_type="application/json")
