@@ -7,7 +7,7 @@ MAIN := .venv/bin/python
 ENGINE := .venv-engine/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs demo bench bench-prefill bench-connector bench-router bench-correctness test-vllm prepare browser frontend lock seams fmt lint \
+.PHONY: help up down status logs demo bench bench-prefill bench-connector bench-router bench-index bench-correctness test-vllm prepare browser frontend lock seams fmt lint \
 	test test-unit test-engine test-frontend test-browser test-e2e test-correctness
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make bench-prefill  pulled against recomputed prefill, ours against stock vLLM'
 	@echo 'make bench-connector  throughput, step time and idle cost, ours against stock vLLM (ARGS=--quick: 4 min)'
 	@echo 'make bench-router   the router against vllm-router and the engine direct, zero-compute engines (ARGS=--quick: 2 min)'
+	@echo 'make bench-index    memory of the router a lease, and its lookups (ARGS="--leases 50000": seconds)'
 	@echo 'make bench          every benchmark'
 	@echo 'make seams          which seams of vLLM moved, by release (RELEASES=0.33.0 ARGS=--run); needs the package index'
 	@echo 'make fmt            format the sources'
@@ -44,7 +45,7 @@ logs:
 demo:
 	@$(MAIN) -m deploy.demo
 
-bench: bench-prefill bench-connector bench-router
+bench: bench-prefill bench-connector bench-router bench-index
 
 bench-prefill: prepare
 	@$(MAIN) -m tests.load.bench_prefill $(ARGS)
@@ -54,6 +55,9 @@ bench-connector: prepare
 
 bench-router: prepare
 	@$(MAIN) -m tests.load.bench_router $(ARGS)
+
+bench-index: prepare
+	@$(MAIN) -m tests.load.bench_index $(ARGS)
 
 test-vllm: prepare
 	@$(MAIN) -m tests.vllm_suite

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from connector.compact import pack_texts, unpack_texts
 from connector.engine.cache_shape import BlockIds
-from connector.engine.compact import pack_texts, unpack_texts
 from connector.engine.digests import DIGEST_BYTES
 from connector.protocol import LeaseKind, LeaseState, PolicyPatch, PolicyValues
 

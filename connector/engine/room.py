@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from connector.engine.benefit import ReturnCurve, ReturnOdds, tokens_saved
+from connector.benefit import ReturnCurve, ReturnOdds, tokens_saved
 from connector.engine.demand import BlockDemand
 from connector.engine.eviction import MAX_RANKED, Ranking
 from connector.engine.lease import Lease, Standing

@@ -61,9 +61,10 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     access = access or AccessLog(sys.stdout.buffer)
     spans = SpanQueue() if settings.otlp_endpoint else None
     exporter = _exporter(settings, spans) if spans is not None else None
-    index, sessions = TurnIndex(settings.index_turns), Sessions()
+    index = TurnIndex(settings.index_turns, settings.index_bytes, settings.tenant_share)
+    sessions = Sessions()
     feeds = Feeds(settings.feed_token, metrics, fleet)
-    book = LeaseBook(index, sessions, feeds.release)
+    book = LeaseBook(index, feeds.release)
     watch = EngineWatch(fleet, book)
     upstream = Upstream(settings.engine_timeout_seconds)
     models = ServedModels(fleet, upstream, settings.engine_key)
@@ -99,10 +100,12 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
         metrics=metrics,
         turns=turns,
         asides=_asides(settings, fleet, models, upstream, metrics),
-        probes=HealthProbes(
-            fleet, upstream, settings.engine_key, metrics, settings.probe_seconds, settings.stall_seconds
-        ),
+        probes=_probes(settings, fleet, upstream, metrics),
     )
+
+
+def _probes(settings: Settings, fleet: Fleet, upstream: Upstream, metrics: Metrics) -> HealthProbes:
+    return HealthProbes(fleet, upstream, settings.engine_key, metrics, settings.probe_seconds, settings.stall_seconds)
 
 
 def _asides(settings: Settings, fleet: Fleet, models: ServedModels, upstream: Upstream, metrics: Metrics) -> Asides:

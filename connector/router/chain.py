@@ -10,6 +10,7 @@ its chain beginning with the whole chain of the turn before.
 """
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 
@@ -22,6 +23,9 @@ HASH_BYTES = 12
 MAX_CHAIN = 255
 """Hashes that an envelope carries beside its turn marker (256 entries in all)."""
 
+PACKED_BYTES = 8
+"""Of a hash that is only compared with others, in this process: 64 bits of a keyed hash, which no client can aim at."""
+
 KEPT_FIRST = 16
 KEPT_LAST = 128
 
@@ -30,6 +34,8 @@ CHUNK_GROWTH = 64
 """Chunk ``n`` of a text is as long as 1/64 of what precedes it, at least 256 bytes: about 330 chunks for 1 MiB."""
 
 _TURN_MARK = "#"
+
+_is_hash = re.compile(rf"[0-9a-f]{{{2 * HASH_BYTES}}}").fullmatch
 
 
 class ChainHasher:
@@ -103,6 +109,13 @@ def thin(chain: Sequence[str]) -> tuple[str, ...]:
     between = len(chain) - KEPT_FIRST - KEPT_LAST
     picked = (chain[KEPT_FIRST + i * between // num_between] for i in range(num_between))
     return (*chain[:KEPT_FIRST], *picked, *chain[-KEPT_LAST:])
+
+
+def pack_chain(chain: Sequence[str]) -> bytes:
+    """The hashes as they are kept, ``PACKED_BYTES`` each. What another version sends may be no hexadecimal hash."""
+    if all(map(_is_hash, chain)):
+        return bytes.fromhex("".join([text[: 2 * PACKED_BYTES] for text in chain]))
+    return b"".join(hashlib.blake2b(text.encode(), digest_size=PACKED_BYTES).digest() for text in chain)
 
 
 def mark_turn(index: int, chain: tuple[str, ...]) -> tuple[str, ...]:

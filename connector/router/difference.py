@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connector.router.index import KnownTurn
+from connector.router.chain import PACKED_BYTES
+from connector.router.known import KnownTurn
 from connector.router.matching import Prompt
 from connector.router.rewriting import PART_BYTES, num_common_parts
 
@@ -52,7 +53,7 @@ def compare(source: KnownTurn, prompt: Prompt) -> Comparison | None:
 
 def _first_difference(source: KnownTurn, prompt: Prompt, messages: Sequence[object]) -> Difference | None:
     index = num_common_parts(source.parts, prompt.parts)
-    if index and source.chain[0] != prompt.chain[0]:
+    if index and source.head != prompt.chain[:PACKED_BYTES]:
         return Difference(None, TOOLS)
     if index * PART_BYTES in (len(source.parts), len(prompt.parts)):
         return None

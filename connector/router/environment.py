@@ -38,7 +38,9 @@ class Settings:
     engine_timeout_seconds: float = 600.0
     probe_seconds: float = 5.0
     stall_seconds: float = 30.0
-    index_turns: int = 100_000
+    index_turns: int = 1_000_000
+    index_bytes: int = 1 << 30
+    tenant_share: float = 1.0
     log_level: str = "INFO"
 
 
@@ -76,7 +78,9 @@ OPTIONS = (
     Option("ROUTER_PROBE_SECONDS", "5", "time between looks at an engine that serves nothing; 0 for none"),
     Option("ROUTER_STALL_SECONDS", "30", "how long a probe of an engine with legs in flight may wait for a token"),
     Option("LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
-    Option("ROUTER_INDEX_TURNS", "100000", "most turns remembered for placement"),
+    Option("ROUTER_INDEX_TURNS", "1000000", "most turns remembered for placement"),
+    Option("ROUTER_INDEX_BYTES", str(1 << 30), "most memory that they may take"),
+    Option("ROUTER_TENANT_SHARE", "1", "largest share of both that one tenant may take, above 0 up to 1"),
 )
 
 
@@ -120,6 +124,8 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         probe_seconds=_number(raw, "ROUTER_PROBE_SECONDS", 0, 3600),
         stall_seconds=_number(raw, "ROUTER_STALL_SECONDS", 1, 3600),
         index_turns=int(_number(raw, "ROUTER_INDEX_TURNS", 100, 10_000_000)),
+        index_bytes=int(_number(raw, "ROUTER_INDEX_BYTES", 1 << 20, 1 << 40)),
+        tenant_share=_number(raw, "ROUTER_TENANT_SHARE", 0.001, 1),
         log_level=_log_level(raw),
     )
 

@@ -41,7 +41,7 @@ class FeedLostError(Exception):
 class FeedListener(Protocol):
     """Takes what feeds tell, in order, on the event loop."""
 
-    def take_snapshot(self, engine: str, snapshot: FeedSnapshot) -> None: ...
+    async def take_snapshot(self, engine: str, snapshot: FeedSnapshot) -> None: ...
     def take_delta(self, engine: str, delta: FeedDelta) -> None: ...
     def lose_feed(self, engine: str) -> None: ...
 
@@ -97,7 +97,8 @@ class FeedClient:
                 )
             async with socket:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
-                    sequence = self._take_snapshot(await self._receive(socket))
+                    message = await self._receive(socket)
+                sequence = await self._take_snapshot(message)
                 had_snapshot = True
                 await self._follow(socket, sequence)
         except FeedLostError as error:
@@ -112,14 +113,14 @@ class FeedClient:
                 self._listener.lose_feed(self.engine)
         return had_snapshot
 
-    def _take_snapshot(self, message: FeedToRouter) -> int:
+    async def _take_snapshot(self, message: FeedToRouter) -> int:
         if not isinstance(message, FeedSnapshot):
             raise FeedLostError(f"began with {type(message).__name__}")
         if abs(message.protocol - PROTOCOL_VERSION) > 1:
             raise FeedLostError(f"speaks protocol {message.protocol}, this router {PROTOCOL_VERSION}")
         if message.engine_name != self.engine:
             raise FeedLostError(f"is the feed of engine {message.engine_name}")
-        self._listener.take_snapshot(self.engine, message)
+        await self._listener.take_snapshot(self.engine, message)
         self._metrics.feeds_connected.inc()
         self.is_connected = True
         self.was_tried.set()

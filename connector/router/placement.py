@@ -1,22 +1,22 @@
 """Places a turn: its session and number, the lease that it may reuse, the policy that it carries."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 
 import orjson
 
 from connector.protocol import MAX_REPLACED_LEASES, Decision, PolicyPatch, PolicyValues
-from connector.router.chain import mark_turn, thin
+from connector.router.chain import mark_turn, pack_chain, thin
 from connector.router.difference import Comparison, compare
 from connector.router.errors import bad_request
 from connector.router.fleet import Fleet
-from connector.router.index import HeldLease, KnownTurn, TurnIndex
+from connector.router.index import TurnIndex
 from connector.router.keyring import KeyUse, SessionKeyring
+from connector.router.known import HeldLease, KnownTurn, NewTurn
 from connector.router.leases import LeaseBook
-from connector.router.matching import Match, Matcher, Prompt
+from connector.router.matching import Awaited, Match, Matcher, Prompt
 from connector.router.metrics import Metrics
 from connector.router.policy import patch_for_engines, resolve_for_router
 from connector.router.requests import Endpoint, TurnRequest
@@ -64,17 +64,21 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a prompt matches under one key; ``use`` is the key that the turn's ids, chain and salt come from."""
+    """What a prompt matches under one key; ``use`` is the key that the turn's ids, chain and salt come from.
+
+    ``chain``: the prompt's hashes as they travel.
+    """
 
     use: KeyUse
     prompt: Prompt
+    chain: Sequence[str]
     match: Match
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
         """By a lease that can be offered, then by the client's own session, then by what is common; else all equal."""
         source = self.match.source
-        if source is None or self.match.lease is None:
+        if source is None:
             return False, False, 0
         return True, source.session_id == self.prompt.session_id, self.match.num_common
 
@@ -92,7 +96,7 @@ def choose(founds: list[Found]) -> Found:
     return best
 
 
-def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> Prompt:
+def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> tuple[Prompt, list[str]]:
     session_id = request.session_id
     if not session_id and request.client_key:
         session_id = use.sessions.session_id(tenant, request.client_key)
@@ -101,9 +105,10 @@ def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> Promp
             parts = use.hasher.parts(request.messages)
         with _nesting_as_bad_request("tools"):
             chain = use.hasher.messages(request.endpoint.name.lower(), tenant, model, request.root, parts)
-        return Prompt(tenant, session_id, chain, request.endpoint, request.messages, pack_parts(parts))
+        packed = pack_chain(chain)
+        return Prompt(tenant, session_id, packed, request.endpoint, request.messages, pack_parts(parts)), chain
     chain = [] if request.prompt is None else use.hasher.text(tenant, model, request.prompt)
-    return Prompt(tenant, session_id, chain, request.endpoint)
+    return Prompt(tenant, session_id, pack_chain(chain), request.endpoint), chain
 
 
 @contextmanager
@@ -159,8 +164,9 @@ class Placer:
         if turn is None or source is None:
             return
         turn.engine = engine
-        if source.feed_state is not None and not source.is_late_with_notices and turn.lease is None:
-            turn.notice.expect()
+        is_prompt = source.feed_state is not None and not source.is_late_with_notices
+        if is_prompt and turn.live is not None and not turn.has_lease:
+            turn.live.notice.expect()
 
     def finish(self, turn_id: str, served: bool, reply: bytes, num_prompt_tokens: int) -> None:
         """The turn ended. One that wasn't served leaves nothing to extend, unless a lease of it is known: the turn
@@ -168,25 +174,28 @@ class Placer:
         turn = self._index.get(turn_id)
         if turn is None:
             return
-        turn.is_running = False
-        turn.reply = reply
-        turn.num_prompt_tokens = num_prompt_tokens
-        parent, turn.parent = turn.parent, None
+        live, turn.num_prompt_tokens = turn.live, num_prompt_tokens
+        parent_turn_id = ""
+        if live is not None:
+            live.is_running, live.reply = False, reply
+            parent_turn_id, live.parent_turn_id = live.parent_turn_id, ""
         if not served:
-            turn.notice.settle()
+            turn.settle()
+            parent = self._index.get(parent_turn_id) if parent_turn_id else None
             if parent is not None and parent.continued_by == turn.tail:
-                parent.continued_by = ""
-            if turn.lease is None:
+                parent.continued_by = b""
+            if not turn.has_lease:
                 self._index.remove(turn)
                 return
+        self._index.rest(turn.slot)
         self._book.tidy(turn)
 
     async def _find(self, tenant: str, request: TurnRequest, model: str) -> Found:
         """Looks under every key of the file; there is a second one only while a rotation is under way."""
         founds = []
         for use in self._keyring.uses():
-            prompt = _prompt(use, tenant, request, model)
-            founds.append(Found(use, prompt, await self._match(prompt)))
+            prompt, chain = _prompt(use, tenant, request, model)
+            founds.append(Found(use, prompt, chain, await self._match(prompt)))
         return choose(founds)
 
     async def _match(self, prompt: Prompt) -> Match:
@@ -199,10 +208,10 @@ class Placer:
             self._give_up(match.awaited)
         return self._matcher.match(prompt, may_wait=False)
 
-    def _give_up(self, turn: KnownTurn) -> None:
+    def _give_up(self, awaited: Awaited) -> None:
         """A notice that is this late may never come: nobody waits for this engine until it gives notice again."""
-        turn.notice.settle()
-        engine = self._fleet.get(turn.engine)
+        awaited.notice.settle()
+        engine = self._fleet.get(awaited.engine)
         if engine is not None:
             engine.is_late_with_notices = True
 
@@ -216,20 +225,25 @@ class Placer:
         trace: TurnTrace,
     ) -> Placement:
         prompt, match = found.prompt, found.match
-        parent = self._sessions.last(session_id)
-        holder = self._holder(match, session_id)
-        index = self._sessions.start_turn(session_id, turn_id, trace.ref if trace.is_sampled else None)
-        chain = thin(prompt.chain)
-        has_twin = not prompt.session_id and self._has_twin(prompt.tail, session_id)
-        if is_sequence:
-            turn = KnownTurn(turn_id, session_id, prompt.tenant, index, chain, is_running=True, parent=match.joined)
-            turn.parts = prompt.parts
-            self._book.forget(self._index.add(turn))
-        lease, withheld = match.lease, None
+        turns = self._index.of_session(session_id)
+        parent = self._sessions.last(session_id, turns)
+        holder = _holder(match, turns)
+        index = self._sessions.start_turn(session_id, turn_id, parent, trace.ref if trace.is_sampled else None)
+        lease, withheld = match.source.lease if match.source else None, None
         if not policy.bidirectional_kv_xfer:
             lease, withheld = None, Decision.DISABLED
         elif lease is None:
             withheld = match.lost or Decision.NO_PLACEMENT
+        comparison = compare(match.source, prompt) if match.source and lease else None
+        replaces = _rewritten(prompt, turns) if is_sequence else ()
+        has_twin = not prompt.session_id and any(twin.session_id != session_id for twin in match.twins)
+        chain = thin(found.chain)
+        if is_sequence:
+            parent_turn_id = match.joined.turn_id if match.joined else ""
+            kept = prompt.chain if len(chain) == len(found.chain) else pack_chain(chain)
+            self._index.add(
+                NewTurn(turn_id, session_id, prompt.tenant, index, kept, True, prompt.parts, parent_turn_id)
+            )
         return Placement(
             session_id=session_id,
             salt=found.use.sessions.cache_salt(prompt.tenant),
@@ -245,23 +259,23 @@ class Placer:
             records_reply=has_twin,
             policy=policy,
             patch=patch_for_engines(self._fleet.snapshot, prompt.tenant, session_id),
-            replaces=self._rewritten(prompt, session_id) if is_sequence else (),
-            comparison=compare(match.source, prompt) if match.source and lease else None,
+            replaces=replaces,
+            comparison=comparison,
         )
 
-    def _rewritten(self, prompt: Prompt, session_id: str) -> tuple[HeldLease, ...]:
-        """Leases of the session whose history no later turn will extend. Pinned ones are their operator's."""
-        turns = self._index.of_session(session_id) if prompt.parts else []
-        held = [turn for turn in turns if turn.tenant == prompt.tenant and turn.lease and not turn.is_running]
-        dead = (turn.lease for turn in held if turn.lease and has_rewritten(turn.parts, prompt.parts))
-        return tuple(islice((lease for lease in dead if not math.isinf(lease.deadline)), MAX_REPLACED_LEASES))
 
-    def _holder(self, match: Match, session_id: str) -> str:
-        if match.lease is not None:
-            return match.lease.engine
-        if match.joined is not None:
-            return match.joined.engine
-        return next((turn.engine for turn in self._index.of_session(session_id) if turn.engine), "")
+def _rewritten(prompt: Prompt, turns: list[KnownTurn]) -> tuple[HeldLease, ...]:
+    """Leases of the session whose history no later turn will extend. Pinned ones are their operator's."""
+    if not prompt.parts:
+        return ()
+    held = [turn for turn in turns if turn.has_lease and turn.tenant == prompt.tenant and not turn.is_running]
+    dead = [turn for turn in held if not math.isinf(turn.deadline) and has_rewritten(turn.parts, prompt.parts)]
+    return tuple(lease for lease in (turn.lease for turn in dead[:MAX_REPLACED_LEASES]) if lease)
 
-    def _has_twin(self, tail: str, session_id: str) -> bool:
-        return any(turn.tail == tail and turn.session_id != session_id for turn in self._index.sharing(tail))
+
+def _holder(match: Match, turns: list[KnownTurn]) -> str:
+    if match.source is not None:
+        return match.source.holder[0]
+    if match.joined is not None:
+        return match.joined.engine
+    return next((turn.engine for turn in turns if turn.engine), "")

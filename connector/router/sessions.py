@@ -1,8 +1,12 @@
 """Where each session stands: its last turn, for numbering turns and linking their traces."""
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_SESSIONS = 200_000
+from connector.router.known import KnownTurn
+
+MAX_SESSIONS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +17,7 @@ class SpanRef:
     span_id: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SessionState:
     """``last_index`` is the number of the last turn started, from 0."""
 
@@ -23,32 +27,31 @@ class SessionState:
 
 
 class Sessions:
-    """Bounded; a session that was forgotten starts to count from 0 again unless a lease of it is still held."""
+    """Bounded, least recently used out first: then a session counts on from its turns in the index, if any are left.
+
+    What other routers numbered is known from the index as well.
+    """
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self._max = max_sessions
-        self._states: dict[str, SessionState] = {}
+        self._states: OrderedDict[str, SessionState] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def last(self, session_id: str) -> SessionState | None:
-        return self._states.get(session_id)
+    def last(self, session_id: str, turns: Sequence[KnownTurn]) -> SessionState | None:
+        """``turns``: those of the session that the index has, the latest first."""
+        own = self._states.get(session_id)
+        newest = turns[0] if len(turns) == 1 else max(turns, key=lambda turn: turn.index, default=None)
+        if newest is None or (own is not None and newest.index <= own.last_index):
+            return own
+        return SessionState(newest.index, newest.turn_id)
 
-    def start_turn(self, session_id: str, turn_id: str, span: SpanRef | None) -> int:
-        """Numbers a new turn of the session."""
-        state = self._states.pop(session_id, None)
-        index = 0 if state is None else state.last_index + 1
-        self._store(session_id, SessionState(index, turn_id, span))
-        return index
-
-    def observe(self, session_id: str, index: int, turn_id: str) -> None:
-        """A lease tells of a turn that another process numbered."""
-        state = self._states.get(session_id)
-        if state is None or state.last_index < index:
-            self._store(session_id, SessionState(index, turn_id))
-
-    def _store(self, session_id: str, state: SessionState) -> None:
-        self._states[session_id] = state
+    def start_turn(self, session_id: str, turn_id: str, last: SessionState | None, span: SpanRef | None) -> int:
+        """Numbers a new turn of the session; ``last`` is where the session stood."""
+        index = 0 if last is None else last.last_index + 1
+        self._states[session_id] = SessionState(index, turn_id, span)
+        self._states.move_to_end(session_id)
         if len(self._states) > self._max:
-            del self._states[next(iter(self._states))]
+            self._states.popitem(last=False)
+        return index

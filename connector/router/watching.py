@@ -25,14 +25,14 @@ class EngineWatch:
         self._fleet = fleet
         self._book = book
 
-    def take_snapshot(self, engine: str, snapshot: FeedSnapshot) -> None:
+    async def take_snapshot(self, engine: str, snapshot: FeedSnapshot) -> None:
         known = self._fleet.get(engine)
         if known is None:
             return
         self._set_state(known, snapshot.state, snapshot.incarnation)
         known.load = snapshot.load
         known.is_late_with_notices = False
-        self._book.replace_engine(engine, snapshot.incarnation, snapshot.leases)
+        await self._book.replace_engine(engine, snapshot.incarnation, snapshot.leases)
 
     def take_delta(self, engine: str, delta: FeedDelta) -> None:
         known = self._fleet.get(engine)

@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def top_logprobs(self) -> dict[str, float]:
-        """Of the first generated token, by ``token_id:<id>``: texts of two tokens may be one, halves of a character say."""
+        """Of the first generated token, by ``token_id:<id>``: texts of two tokens may be the same half character."""
         first: dict[str, float] = self.body["choices"][0]["logprobs"]["top_logprobs"][0]
         return first
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.engine.benefit import MEMORY, PRIOR_HAZARD, ReturnOdds, bucket_of, tokens_saved
+from connector.benefit import MEMORY, PRIOR_HAZARD, ReturnOdds, bucket_of, tokens_saved
 
 TTL = 480.0
 

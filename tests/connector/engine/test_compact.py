@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.engine.compact import pack_texts, unpack_texts
+from connector.compact import pack_texts, unpack_texts
 
 UUID = "01938c5e-7a3b-7000-8000-0123456789ab"
 

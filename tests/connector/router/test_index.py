@@ -1,82 +1,177 @@
 """The index of known turns, and the choice of engines: pure structures, their invariants and bounds."""
 
+import hashlib
+
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from connector.protocol import EngineState, FleetEngine, Role
+from connector.protocol import Decision, EngineState, FleetEngine, Role
+from connector.router.chain import PACKED_BYTES
 from connector.router.fleet import EMPTY_SNAPSHOT, Engine, Fleet
 from connector.router.health.breaker import Signal
-from connector.router.index import HASHES_PER_TURN, MAX_CANDIDATES, KnownTurn, TurnIndex
+from connector.router.index import TurnIndex
+from connector.router.known import HeldLease, KnownTurn, NewTurn
+from connector.router.prefixes import MAX_CANDIDATES
 from connector.router.selection import choose_decode, least_busy
-from connector.router.sessions import Sessions
+from connector.router.sessions import Sessions, SessionState, SpanRef
+
+HASH = PACKED_BYTES
 
 
-def turn(number: int, chain: str, session: str = "s", is_running: bool = False) -> KnownTurn:
-    return KnownTurn(f"t{number}", session, "tenant", number, tuple(chain), is_running=is_running)
+def packed(chain: str) -> bytes:
+    """One hash per letter, as if each letter were a message: equal prefixes give equal hashes."""
+    return b"".join(hashlib.blake2b(chain[: i + 1].encode(), digest_size=HASH).digest() for i in range(len(chain)))
 
 
-OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["add", "remove"]), st.text("abc", max_size=4), st.sampled_from("xy")), max_size=40
-)
+def turn(number: int, chain: str, session: str = "s", tenant: str = "t", is_running: bool = False) -> NewTurn:
+    return NewTurn(f"t{number}", session, tenant, number, packed(chain), is_running)
 
 
-@given(operations=OPERATIONS)
-def test_every_turn_is_found_by_each_of_its_prefixes_and_by_nothing_else(
-    operations: list[tuple[str, str, str]],
-) -> None:
-    index, alive = TurnIndex(1000), list[KnownTurn]()
-    for number, (what, chain, session) in enumerate(operations):
-        if what == "add":
-            added = turn(number, "".join(dict.fromkeys(chain)), session)
-            index.add(added)
-            alive.append(added)
-        elif alive:
-            index.remove(alive.pop(len(chain) % len(alive)))
-    assert len(index) == len(alive)
-    for prefix in "abc":
-        expected = [t for t in reversed(alive) if prefix in t.chain]
-        assert index.sharing(prefix) == expected[:MAX_CANDIDATES]
-    for session in "xy":
-        assert index.of_session(session) == [t for t in reversed(alive) if t.session_id == session][:MAX_CANDIDATES]
+def lease(number: int, num_tokens: int = 100, deadline: float = 1e9, size: int = 40) -> HeldLease:
+    return HeldLease(f"l{number}", "d0", "d0-1", f"k1.{'o' * size}.{number}", deadline, num_tokens)
 
 
-def test_oldest_turn_goes_first_but_never_a_running_one() -> None:
-    index = TurnIndex(3)
-    first, second, *_ = turns = [turn(0, "a", is_running=True), turn(1, "b"), turn(2, "c")]
-    for known in turns:
-        assert index.add(known) == []
-    assert index.add(turn(3, "d")) == [second]
-    assert index.get(first.turn_id) is first
-    assert index.sharing("b") == []
-    index.touch(turns[2])
-    assert [t.turn_id for t in index.add(turn(4, "e"))] == ["t3"]
+def ids(turns: list[KnownTurn]) -> list[str]:
+    return [known.turn_id for known in turns]
 
 
-def test_long_chains_are_bounded_together() -> None:
-    index = TurnIndex(10)
-    for number in range(10):
-        index.add(KnownTurn(f"t{number}", "s", "t", 0, tuple(f"{number}-{i}" for i in range(2 * HASHES_PER_TURN))))
-    assert len(index) == 5
+def test_oldest_turn_without_a_lease_goes_first_but_never_a_running_one() -> None:
+    clock = Clock()
+    index = TurnIndex(3, clock=clock)
+    index.add(turn(0, "a", is_running=True))
+    for number, chain in enumerate("bc", start=1):
+        clock.now += 1
+        index.add(turn(number, chain))
+    clock.now += 1
+    index.add(turn(3, "d"))
+    assert [index.get(f"t{number}") is not None for number in range(4)] == [True, False, True, True]
+    assert index.shares(packed("b")) == []
+    held = index.get("t2")
+    assert held is not None
+    index.touch(held)
+    clock.now += 1
+    index.add(turn(4, "e"))
+    assert index.get("t3") is None
+    assert index.get("t2") == held
+
+
+def test_what_gives_way_is_what_a_return_would_save_least_by() -> None:
+    """Tokens times the chance of a return before the lease ends, not the time of the last use."""
+    clock = Clock()
+    index = TurnIndex(4, clock=clock)
+    for number, (num_tokens, remaining) in enumerate([(100_000, 400.0), (50, 400.0), (100_000, 6.0), (9_000, 400.0)]):
+        clock.now += 1
+        index.hold(index.add(turn(number, f"{number}")), lease(number, num_tokens, clock.now + remaining))
+    clock.now += 5.5
+    for number in (4, 5):
+        index.hold(index.add(turn(number, f"{number}")), lease(number, 70_000, clock.now + 400.0))
+    left = [number for number in range(6) if index.get(f"t{number}")]
+    assert left == [0, 3, 4, 5], "few tokens and little time left go first"
+    assert index.num_evicted == 2
+
+
+def test_returns_teach_which_leases_are_worth_keeping() -> None:
+    """Where everybody who comes back does so within a minute, a large lease that was idle for longer gives way."""
+    clock = Clock()
+    index = TurnIndex(3, clock=clock)
+    known = index.add(turn(0, "a", is_running=True))
+    for _ in range(1000):
+        clock.now += 40
+        index.touch(known)
+    for number in range(1, 1001):
+        left = index.add(turn(number, f"{number}"))
+        index.hold(left, lease(number, 100, clock.now + 900))
+        clock.now += 900
+        index.release(left, Decision.EXPIRED)
+        index.remove(left)
+    index.hold(index.add(turn(2001, "old")), lease(2001, 9_000, clock.now + 900))
+    clock.now += 120
+    for number in (2002, 2003):
+        index.hold(index.add(turn(number, f"new {number}")), lease(number, 1_000, clock.now + 900))
+    assert [index.get(f"t{number}") is not None for number in (0, 2001, 2002, 2003)] == [True, False, True, True]
+
+
+def test_bytes_are_bounded_as_well_as_turns() -> None:
+    index = TurnIndex(1000, max_bytes=100_000)
+    for number in range(40):
+        index.hold(index.add(turn(number, f"{number}")), lease(number, size=10_000))
+        assert index.num_bytes <= 100_000
+    assert 5 <= len(index) <= 10
 
 
 def test_crowd_that_shares_a_prefix_costs_no_more_than_its_latest() -> None:
     index = TurnIndex(1000)
     for number in range(500):
-        index.add(turn(number, "a"))
-    assert [t.index for t in index.sharing("a")] == list(range(499, 499 - MAX_CANDIDATES, -1))
+        index.add(turn(number, f"a{number}"))
+    share = index.shares(packed("a"))[0]
+    assert [known.index for known in index.sharing(share)] == list(range(499, 499 - MAX_CANDIDATES, -1))
+
+
+def test_session_of_very_many_turns_shows_its_latest() -> None:
+    index = TurnIndex(1000)
+    for number in range(500):
+        index.add(turn(number, f"{number}"))
+    assert [known.index for known in index.of_session("s")] == list(range(499, 499 - MAX_CANDIDATES, -1))
+
+
+@pytest.mark.parametrize("max_turns", [200, 50])
+def test_flooding_tenant_cannot_evict_anothers_turns(max_turns: int) -> None:
+    index, share = TurnIndex(max_turns), max_turns // 4
+    for tenant in ("quiet", "calm"):
+        for number in range(share):
+            index.hold(index.add(turn(number, f"{tenant}{number}", tenant, tenant)), lease(number, 1))
+    for number in range(20 * max_turns):
+        index.hold(index.add(turn(1000 + number, f"x{number}", "f", "flood")), lease(1000 + number, 100_000))
+    kept = [sum(bool(known.tenant == tenant) for known in all_turns(index)) for tenant in ("quiet", "calm", "flood")]
+    assert kept == [share, share, max_turns - 2 * share]
+
+
+def test_tenant_over_its_share_loses_its_least_beneficial_though_there_is_room() -> None:
+    index = TurnIndex(1000, tenant_share=0.01)
+    for number in range(11):
+        index.hold(index.add(turn(number, f"{number}", "s", "a")), lease(number, 100 - number if number else 1))
+    assert len(index) == 10
+    assert index.get("t0") is None
+    index.add(turn(99, "b", "s", "b"))
+    assert len(index) == 11
+
+
+def test_prompt_whose_lease_gave_way_is_told_so_and_no_other() -> None:
+    index = TurnIndex(2)
+    for number, chain in enumerate(("ab", "cd", "ef")):
+        index.hold(index.add(turn(number, chain)), lease(number, 10 * number + 1))
+    assert index.was_forgotten(packed("abx"))
+    assert not index.was_forgotten(packed("cdx"))
+    assert not index.was_forgotten(packed("xyz"))
 
 
 def test_sessions_are_bounded_and_count_on_from_what_leases_tell() -> None:
-    sessions = Sessions(2)
-    assert [sessions.start_turn("a", f"t{i}", None) for i in range(3)] == [0, 1, 2]
-    sessions.observe("b", 7, "t7")
-    sessions.observe("b", 5, "t5")
-    assert sessions.start_turn("b", "t8", None) == 8
-    sessions.start_turn("c", "t9", None)
-    assert sessions.last("a") is None
+    index, sessions = TurnIndex(100), Sessions(2)
+
+    def start(session_id: str, turn_id: str, span: SpanRef | None = None) -> int:
+        last = sessions.last(session_id, index.of_session(session_id))
+        return sessions.start_turn(session_id, turn_id, last, span)
+
+    assert [start("a", f"t{i}") for i in range(3)] == [0, 1, 2]
+    index.add(turn(5, "x", "b"))
+    index.add(turn(7, "y", "b"))
+    assert start("b", "t8", SpanRef(3, 4)) == 8
+    assert sessions.last("b", index.of_session("b")) == SessionState(8, "t8", SpanRef(3, 4))
+    start("c", "t9")
+    assert sessions.last("a", []) is None
     assert len(sessions) == 2
+
+
+def all_turns(index: TurnIndex) -> list[KnownTurn]:
+    return [KnownTurn(index, slot) for slot, tenant in enumerate(index.rows.tenant) if tenant]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def engine(name: str, num_active: int = 0, **facts: object) -> Engine:

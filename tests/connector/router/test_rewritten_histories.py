@@ -107,7 +107,7 @@ async def test_pinned_and_foreign_leases_are_never_replaced(scene: Scene) -> Non
     turn = scene.live.index.get(last.turn_id)
     assert turn is not None
     assert turn.lease is not None
-    turn.lease.deadline = float("inf")
+    scene.live.index.rows.deadline[turn.slot] = float("inf")
     del agent.messages[1:3]
     await agent.turn()
     assert last.turn_id not in agent.replaced()
