@@ -62,7 +62,8 @@ def status_line(status: int, reason: bytes) -> bytes:
 class Request:
     """One request of a client. ``body`` is whole once the service is asked for an answer.
 
-    ``arrived`` is monotonic seconds: when the head was there. ``principal``: whom the service admitted it as.
+    ``arrived`` is monotonic seconds: when the head was there. ``principal``: whom the service admitted it as;
+    ``is_operator``: and whether that one may be told how the service works.
     ``is_answered``: the head of its answer is out.
     """
 
@@ -74,6 +75,7 @@ class Request:
         "headers",
         "is_answered",
         "is_keep_alive",
+        "is_operator",
         "is_whole",
         "method",
         "path",
@@ -100,3 +102,4 @@ class Request:
         self.refusal: Response | None = None
         self.arrived = 0.0
         self.principal = ""
+        self.is_operator = False

@@ -34,11 +34,13 @@ class FleetEngine(Value, frozen=True):
 
 
 class ApiKeyHash(Value, frozen=True):
-    """SHA-256 (hex) of a router API key and the tenant that it speaks for."""
+    """SHA-256 (hex) of a router API key and the tenant that it speaks for. An ``operator``'s key is also told how its
+    turns were placed."""
 
     key_id: str
     sha256: str
     tenant: str
+    operator: bool = False
 
 
 class FleetSnapshot(Message, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 from connector.http import Reply, ReplyTooLargeError, Request, Response, field
 from connector.identity import uuid7
 from connector.router.anthropic_errors import in_anthropic_shape
+from connector.router.choice.chooser import least_busy
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_client, headers_to_engine
@@ -20,7 +21,6 @@ from connector.router.models import ServedModels
 from connector.router.paths import is_anthropic
 from connector.router.requests.members import model_of, split
 from connector.router.requests.stripping import strip
-from connector.router.selection import least_busy
 from connector.router.upstream import EngineFailedError, Upstream
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024

@@ -6,6 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from connector.router.access import AccessLog
 from connector.router.asides import Asides
+from connector.router.choice.chooser import Chooser
+from connector.router.choice.learning import Learner
+from connector.router.choice.prefixes import PrefixMemory
+from connector.router.choice.speeds import Speeds
 from connector.router.decode import DecodeLeg
 from connector.router.earlier import EarlierResponses
 from connector.router.environment import Settings
@@ -72,11 +76,14 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     earlier = EarlierResponses(fleet, keyring)
     placer = Placer(fleet, index, sessions, book, keyring, metrics)
     signer = LegSigner(settings.fleet_key)
+    speeds = Speeds()
+    chooser = Chooser(fleet, book, speeds, PrefixMemory())
     turns = TurnRunner(
-        fleet=fleet,
         models=models,
         earlier=earlier,
         placer=placer,
+        chooser=chooser,
+        learner=Learner(fleet, speeds, chooser),
         book=book,
         prefill=PrefillLeg(upstream, signer, settings.engine_key),
         decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics, earlier),

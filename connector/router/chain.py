@@ -87,10 +87,22 @@ def _without_nulls(value: object) -> object:
     return value
 
 
+def num_bytes_of_chunks(count: int) -> int:
+    """How much of a text its first ``count`` whole chunks are."""
+    start = 0
+    for _ in range(count):
+        start += _chunk_size(start)
+    return start
+
+
+def _chunk_size(start: int) -> int:
+    return max(MIN_CHUNK_BYTES, start // CHUNK_GROWTH)
+
+
 def _chunks(data: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(data):
-        size = max(MIN_CHUNK_BYTES, start // CHUNK_GROWTH)
+        size = _chunk_size(start)
         if start and start + size > len(data):
             return
         yield data[start : start + size]

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from connector.http import Pairs, Reply, ReplyTooLargeError, Request, SourceBrokenError, field, gather, relay
 from connector.protocol import Role
+from connector.router.answers import pairs_to_client
 from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.earlier import EarlierResponses
 from connector.router.endings import OPENINGS, Ending
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine
-from connector.router.headers import headers_to_client
 from connector.router.health.breaker import Signal, signal_of
 from connector.router.health.replies import signal_of_reply
 from connector.router.legs import LegSigner, decode_body, leg_headers
@@ -138,9 +138,7 @@ class DecodeLeg:
         )
 
     async def _relay(self, http: Request, turn: Turn, reply: Reply) -> None:
-        pairs = headers_to_client(reply.headers)
-        if reply.headers.raw(b"x-request-id") is None:
-            pairs.append(field("X-Request-Id", turn.turn_id))
+        pairs = pairs_to_client(http, turn, reply)
         is_events = reply.headers.get("Content-Type", "").startswith(EVENT_STREAM)
         is_plain = reply.headers.raw(b"content-encoding") is None
         if reply.status >= 400 and turn.request.endpoint is Endpoint.MESSAGES:

@@ -98,14 +98,14 @@ class Doors:
             raise ApiError(503, "The router is shutting down.", code="draining", retry_after=1, close=True)
         if not self.has_fleet:
             raise ApiError(503, "The router doesn't know its fleet yet.", code="no_fleet", retry_after=1)
-        http.principal = self._parts.api_keys.tenant_of(http.headers)
+        http.principal, http.is_operator = self._parts.api_keys.holder_of(http.headers)
 
     def _turn_handler(self, endpoint: Endpoint) -> Handler:
         return lambda http: self._parts.turns.serve(http, endpoint)
 
     async def _list_models(self, http: Request) -> Response:
         if self.has_fleet:
-            self._parts.api_keys.tenant_of(http.headers)
+            self._parts.api_keys.holder_of(http.headers)
             await self._parts.models.refresh()
         return self._json(http, 200, self._parts.models.union())
 

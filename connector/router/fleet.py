@@ -51,6 +51,7 @@ class Engine:
         self.feed_incarnation = ""
         """The incarnation that the feed told last; it outlives the feed until the control plane tells another."""
         self.load: EngineLoad | None = None
+        self._num_foreign = 0
         self.served_models: frozenset[str] = frozenset((facts.model,))
         self.num_active = 0
         self.picked_at = 0
@@ -115,6 +116,16 @@ class Engine:
 
     def end_leg(self) -> None:
         self.num_active -= 1
+
+    def take_load(self, load: EngineLoad | None) -> None:
+        """What the engine says that it works on, beyond what this router sent it, is others'."""
+        self.load = load
+        self._num_foreign = max(0, load.num_running + load.num_waiting - self.num_active) if load else 0
+
+    @property
+    def num_foreign(self) -> int:
+        """Requests of others at the engine, as of its last word; unknown while its feed isn't heard."""
+        return self._num_foreign if self.feed_state is not None else 0
 
     def serves(self, model: str) -> bool:
         return model in self.served_models

@@ -1,6 +1,7 @@
 """Index of known turns by the prefixes of their prompts; bounded, least expected benefit out first."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from connector.protocol import Decision
@@ -46,6 +47,7 @@ class TurnIndex:
         self._sessions = SessionTurns(self.rows, self.records)
         self._tenant_names, self._engine_names = Names[str](), Names[str]()
         self._holders = Names[tuple[str, str]]()
+        self._num_by_engine: Counter[str] = Counter()
         self._tenants = Tenants(self.rows.place)
         self._forgotten = Forgotten()
         self._returning = Returning()
@@ -162,6 +164,7 @@ class TurnIndex:
         self._by_lease.add(key, slot)
         record = Record(record.session_id, record.turn_id, lease.lease_id, record.parts, lease.offer, holder)
         self._grow(slot, self.records.put(slot, record))
+        self._num_by_engine[lease.engine] += 1
         self._drop_holder(before)
         rows.holding[slot], rows.deadline[slot], rows.ended[slot] = holder, lease.deadline, 0
         rows.num_tokens[slot] = min(max(lease.num_tokens, 0), 0xFFFFFFFF)
@@ -201,7 +204,11 @@ class TurnIndex:
     # ------------------------------------------------ leases by engine
 
     def num_held(self) -> int:
-        return sum(count for _, _, count in self._holders.items())
+        return self._num_by_engine.total()
+
+    def num_of(self, engine: str) -> int:
+        """Leases of the engine, whatever its incarnation."""
+        return self._num_by_engine.get(engine, 0)
 
     def num_held_by(self, engine: str, but_incarnation: str = "") -> int:
         return sum(
@@ -217,6 +224,12 @@ class TurnIndex:
     # ------------------------------------------------ inside
 
     def _drop_holder(self, holder: int) -> None:
+        name = self._holders.name(holder)
+        if name is None:
+            return
+        self._num_by_engine[name[0]] -= 1
+        if not self._num_by_engine[name[0]]:
+            del self._num_by_engine[name[0]]
         if self._holders.drop(holder):
             self.records.forget_holder(holder)
 

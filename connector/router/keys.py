@@ -1,7 +1,8 @@
-"""API keys of clients: bearer token in, tenant out."""
+"""API keys of clients: bearer token in, tenant out, and whether an operator holds it."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from connector.protocol import ApiKeyHash
 from connector.router.errors import ApiError
@@ -9,28 +10,35 @@ from connector.router.errors import ApiError
 MAX_KEY_CHARS = 512
 
 
+class Holder(NamedTuple):
+    """Whom a key speaks for. An operator's also tells how turns were placed."""
+
+    tenant: str
+    is_operator: bool
+
+
 class ApiKeys:
     """The fleet's API keys by SHA-256. Keys are never held, and a lookup by hash leaks no prefix by its timing."""
 
     def __init__(self) -> None:
-        self._tenant_by_hash: dict[str, str] = {}
+        self._by_hash: dict[str, Holder] = {}
 
     def replace(self, keys: Iterable[ApiKeyHash]) -> None:
-        self._tenant_by_hash = {key.sha256.lower(): key.tenant for key in keys}
+        self._by_hash = {key.sha256.lower(): Holder(key.tenant, key.operator) for key in keys}
 
     def __len__(self) -> int:
-        return len(self._tenant_by_hash)
+        return len(self._by_hash)
 
-    def tenant_of(self, headers: Mapping[str, str]) -> str:
-        """The tenant that the request speaks for. Raises ``ApiError`` 401."""
+    def holder_of(self, headers: Mapping[str, str]) -> Holder:
+        """Whom the request speaks for. Raises ``ApiError`` 401."""
         token = _token_of(headers)
         if not token:
             raise _unauthorized("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
         if len(token) <= MAX_KEY_CHARS:
             digest = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
-            tenant = self._tenant_by_hash.get(digest)
-            if tenant is not None:
-                return tenant
+            holder = self._by_hash.get(digest)
+            if holder is not None:
+                return holder
         raise _unauthorized("Incorrect API key provided.")
 
 

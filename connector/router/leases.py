@@ -40,6 +40,10 @@ class LeaseBook:
     def __len__(self) -> int:
         return self._index.num_held()
 
+    def num_of(self, engine: str) -> int:
+        """Leases that the engine holds."""
+        return self._index.num_of(engine)
+
     async def replace_engine(self, engine: str, incarnation: str, offers: Iterable[LeaseOffer]) -> None:
         """A feed snapshot: exactly these leases are held by the engine now. Turns go on while it is worked off.
 

@@ -73,6 +73,13 @@ class Match:
     num_common: int = 0
     twins: list[KnownTurn] = field(default_factory=list)
 
+    def is_continued_by(self, prompt: Prompt) -> bool:
+        """The prompt begins with the source's whole prompt, and goes on."""
+        end = self.num_common * PACKED_BYTES
+        if self.source is None or not 0 < end < len(prompt.chain):
+            return False
+        return self.source.tail == prompt.chain[end - PACKED_BYTES : end]
+
 
 class Matcher:
     """Reads index and fleet; changes neither."""

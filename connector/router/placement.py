@@ -33,10 +33,11 @@ NOTICE_WAIT_SECONDS = 0.05
 class Placement:
     """Decided once, before any engine is asked. ``chain`` is what the envelope carries.
 
-    ``holder`` is the decode engine that has, or lately had, the conversation's KV. ``is_sequence``: one prompt and one
-    reply, so that an envelope can speak for it. ``records_reply``: another session began with the same prompt, so only
-    the reply will tell the two apart. ``replaces``: leases of the session whose history this turn rewrites;
-    ``comparison``: how the prompt differs from that of the offered lease.
+    ``holder`` is the decode engine that has, or lately had, the KV of this session. ``is_sequence``: one prompt and
+    one reply, so that an envelope can speak for it. ``records_reply``: another session began with the same prompt, so
+    only the reply will tell the two apart. ``replaces``: leases of the session whose history this turn rewrites;
+    ``comparison``: how the prompt differs from that of the offered lease. ``num_common``: hashes of the chain that the
+    lease's prompt has too; ``is_continued``: that is all of it, so that its reply comes next in this one.
     """
 
     session_id: str
@@ -47,6 +48,7 @@ class Placement:
     lease: HeldLease | None
     withheld: Decision | None
     num_common: int
+    is_continued: bool
     holder: str
     is_sequence: bool
     chain: tuple[str, ...]
@@ -227,13 +229,14 @@ class Placer:
         prompt, match = found.prompt, found.match
         turns = self._index.of_session(session_id)
         parent = self._sessions.last(session_id, turns)
-        holder = _holder(match, turns)
+        holder = _holder(match, turns, session_id)
         index = self._sessions.start_turn(session_id, turn_id, parent, trace.ref if trace.is_sampled else None)
         lease, withheld = match.source.lease if match.source else None, None
         if not policy.bidirectional_kv_xfer:
             lease, withheld = None, Decision.DISABLED
         elif lease is None:
             withheld = match.lost or Decision.NO_PLACEMENT
+        is_continued = match.is_continued_by(prompt)
         comparison = compare(match.source, prompt) if match.source and lease else None
         replaces = _rewritten(prompt, turns) if is_sequence else ()
         has_twin = not prompt.session_id and any(twin.session_id != session_id for twin in match.twins)
@@ -253,6 +256,7 @@ class Placer:
             lease=lease,
             withheld=withheld,
             num_common=match.num_common,
+            is_continued=is_continued,
             holder=holder,
             is_sequence=is_sequence,
             chain=mark_turn(index, chain),
@@ -273,9 +277,10 @@ def _rewritten(prompt: Prompt, turns: list[KnownTurn]) -> tuple[HeldLease, ...]:
     return tuple(lease for lease in (turn.lease for turn in dead[:MAX_REPLACED_LEASES]) if lease)
 
 
-def _holder(match: Match, turns: list[KnownTurn]) -> str:
-    if match.source is not None:
+def _holder(match: Match, turns: list[KnownTurn], session_id: str) -> str:
+    """A start that sessions share draws none of them to the engine of another: only what it saves counts."""
+    if match.source is not None and match.source.is_of(session_id):
         return match.source.holder[0]
-    if match.joined is not None:
+    if match.joined is not None and match.joined.is_of(session_id):
         return match.joined.engine
     return next((turn.engine for turn in turns if turn.engine), "")

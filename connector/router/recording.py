@@ -7,6 +7,7 @@ from opentelemetry.trace import SpanKind
 
 from connector.protocol import Decision, TurnRecorded
 from connector.router.access import AccessLog
+from connector.router.choice.telling import attributes_of
 from connector.router.fleet import Engine
 from connector.router.metrics import Metrics
 from connector.router.requests import Endpoint
@@ -142,6 +143,8 @@ def _place_attributes(turn: Turn) -> Values:
         values["backhaul.withheld"] = placement.withheld.value
     if turn.alone is not None:
         values["backhaul.decode_alone"] = turn.alone.value
+    if turn.plan is not None:
+        values.update(attributes_of(turn.plan))
     return values
 
 

@@ -5,15 +5,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from connector.http import Reply, Request, Response, field
+from connector.http import Reply, Request, Response
 from connector.identity import uuid7_text
-from connector.protocol import Role
-from connector.router.anthropic_errors import in_anthropic_shape
+from connector.router.answers import refused_by_prefill
+from connector.router.choice.chooser import Chooser
+from connector.router.choice.learning import Learner
+from connector.router.choice.plan import Plan
 from connector.router.decode import DecodeLeg
 from connector.router.earlier import EarlierResponses
 from connector.router.errors import ApiError, no_engine
-from connector.router.fleet import Engine, Fleet
-from connector.router.headers import headers_to_client, headers_to_engine
+from connector.router.fleet import Engine
+from connector.router.headers import headers_to_engine
 from connector.router.inflate import plain_body
 from connector.router.leases import LeaseBook
 from connector.router.metrics import Metrics
@@ -22,7 +24,6 @@ from connector.router.placement import Placer
 from connector.router.prefill import PrefillLeg
 from connector.router.recording import Recorder
 from connector.router.requests import Endpoint, TurnRequest, parse_request
-from connector.router.selection import choose_decode, least_busy
 from connector.router.tracing import start_trace
 from connector.router.turnstate import Alone, Lap, Outcome, Turn
 
@@ -38,10 +39,11 @@ class TurnRunner:
     def __init__(
         self,
         *,
-        fleet: Fleet,
         models: ServedModels,
         earlier: EarlierResponses,
         placer: Placer,
+        chooser: Chooser,
+        learner: Learner,
         book: LeaseBook,
         prefill: PrefillLeg,
         decode: DecodeLeg,
@@ -50,10 +52,11 @@ class TurnRunner:
         release: Release,
         max_body_bytes: int,
     ) -> None:
-        self._fleet = fleet
         self._models = models
         self._earlier = earlier
         self._placer = placer
+        self._chooser = chooser
+        self._learner = learner
         self._book = book
         self._prefill = prefill
         self._decode = decode
@@ -111,32 +114,41 @@ class TurnRunner:
         )
 
     async def _run(self, http: Request, turn: Turn) -> Response | None:
-        decoders = self._fleet.engines_accepting(Role.DECODE, turn.model)
-        decoder = turn.keeper or choose_decode(decoders, turn.placement.holder)
+        chooser, placement = self._chooser, turn.placement
+        plan = turn.plan = chooser.plan(turn.request, placement, turn.model)
+        if turn.keeper is not None:
+            decoder: Engine | None = chooser.keep(plan, turn.keeper)
+        else:
+            decoder = chooser.decode(plan, placement, turn.model)
         if decoder is None:
             raise no_engine(f"No decode engine is ready for model {turn.model!r}.")
         turn.reserve(decoder)
         if turn.request.one_leg is not None:
             turn.alone = Alone.ONE_LEG
         else:
-            refusal = await self._prefill_if_possible(turn)
+            refusal = await self._prefill_if_possible(turn, plan, decoder)
             if refusal is not None:
-                return _pass_on(turn, refusal)
-        await self._decode.run(http, turn, decoder, lambda first: self._other(turn, first))
+                return refused_by_prefill(http, turn, refusal)
+        await self._decode.run(http, turn, decoder, lambda first: self._other(turn, plan, first))
         return None
 
-    async def _prefill_if_possible(self, turn: Turn) -> Reply | None:
-        engine = least_busy(self._fleet.engines_accepting(Role.PREFILL, turn.model))
+    async def _prefill_if_possible(self, turn: Turn, plan: Plan, decoder: Engine) -> Reply | None:
+        if turn.placement.is_sequence and self._chooser.is_decode_local(plan, turn.placement):
+            turn.alone = Alone.DECODE_LOCAL
+            return None
+        engine = self._chooser.prefill(plan, turn.placement, turn.model, decoder)
         if engine is None:
             turn.alone = Alone.NO_PREFILL_ENGINE
             return None
-        return await self._prefill.run(turn, engine, lambda: self._decode.prepare(turn))
+        try:
+            return await self._prefill.run(turn, engine, lambda: self._decode.prepare(turn))
+        finally:
+            self._chooser.end_prefill(plan, engine)
 
-    def _other(self, turn: Turn, first: Engine) -> Engine | None:
+    def _other(self, turn: Turn, plan: Plan, first: Engine) -> Engine | None:
         if turn.keeper is not None:
             return None
-        engines = self._fleet.engines_accepting(Role.DECODE, turn.model)
-        return least_busy(engine for engine in engines if engine is not first)
+        return self._chooser.decode(plan, turn.placement, turn.model, but=first)
 
     def _end(self, turn: Turn) -> None:
         self.num_active -= 1
@@ -150,6 +162,7 @@ class TurnRunner:
             self._let_go(turn)
         if is_served and turn.alone is Alone.PREFILL_FAILED and turn.prefill_engine is not None:
             self._release(turn.prefill_engine.name, turn.turn_id, "prefill_failed")
+        self._learner.learn(turn)
         self._recorder.record(turn)
 
     def _let_rewritten_go(self, turn: Turn) -> None:
@@ -167,14 +180,3 @@ class TurnRunner:
             self._release(turn.prefill_engine.name, key, reason)
         if turn.decode.start and turn.decode_engine is not None and turn.outcome is Outcome.CANCELLED:
             self._release(turn.decode_engine.name, turn.turn_id, reason)
-
-
-def _pass_on(turn: Turn, refusal: Reply) -> Response:
-    pairs = [pair for pair in headers_to_client(refusal.headers) if pair[0] != b"content-length"]
-    if refusal.headers.raw(b"x-request-id") is None:
-        pairs.append(field("X-Request-Id", turn.turn_id))
-    turn.http_status = refusal.status
-    turn.prefill_error = f"status {refusal.status}"
-    is_openais = turn.request.endpoint is not Endpoint.MESSAGES
-    body = refusal.body if is_openais else in_anthropic_shape(refusal.status, refusal.body)
-    return Response(refusal.status, body, pairs, reason=refusal.reason)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from connector.protocol import Decision, LegReply
+from connector.router.choice.plan import Plan
 from connector.router.difference import Difference
 from connector.router.fleet import Engine
 from connector.router.headers import EndToEnd
@@ -26,6 +27,7 @@ class Alone(StrEnum):
     NO_PREFILL_ENGINE = "no_prefill_engine"
     PREFILL_FAILED = "prefill_failed"
     NO_OFFER = "no_offer"
+    DECODE_LOCAL = "decode_local"
 
 
 DECODE_REASONS = {
@@ -33,6 +35,7 @@ DECODE_REASONS = {
     Alone.NO_PREFILL_ENGINE: Decision.NO_PLACEMENT,
     Alone.PREFILL_FAILED: Decision.SOURCE_LOST,
     Alone.NO_OFFER: Decision.NO_PLACEMENT,
+    Alone.DECODE_LOCAL: Decision.DECODE_LOCAL,
 }
 
 
@@ -74,6 +77,7 @@ class Turn:
     started_ns: int
     placing: Lap
     keeper: Engine | None = None
+    plan: Plan | None = None
     prefill: Lap = field(default_factory=Lap)
     decode: Lap = field(default_factory=Lap)
     prefill_engine: Engine | None = None

@@ -30,7 +30,7 @@ class EngineWatch:
         if known is None:
             return
         self._set_state(known, snapshot.state, snapshot.incarnation)
-        known.load = snapshot.load
+        known.take_load(snapshot.load)
         known.is_late_with_notices = False
         await self._book.replace_engine(engine, snapshot.incarnation, snapshot.leases)
 
@@ -49,7 +49,7 @@ class EngineWatch:
             case EngineChanged() as changed:
                 self._set_state(known, changed.state, changed.incarnation)
             case LoadChanged() as changed_load:
-                known.load = changed_load.load
+                known.take_load(changed_load.load)
 
     def lose_feed(self, engine: str) -> None:
         known = self._fleet.get(engine)

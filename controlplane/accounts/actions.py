@@ -90,6 +90,30 @@ def register_router_key(*, tenant: str, name: str, secret: str, actor: str) -> b
 
 
 @transaction.atomic
+def create_router_key(*, tenant: str, name: str, operator: bool, actor: str) -> tuple[RouterKey, str]:
+    """The row and the secret, which can't be had again. Routers know it as soon as they hear of it."""
+    secret = new_secret("api")
+    key = RouterKey.objects.create(tenant=tenant, name=name, operator=operator, sha256=sha256_of(secret))
+    after = {"tenant": tenant, "name": name, "operator": operator}
+    record_audit(actor=actor, action="create", object_kind="router_key", object_id=key.pk, after=after)
+    announce_fleet_changed()
+    return key, secret
+
+
+@transaction.atomic
+def revoke_router_key(key: RouterKey, *, actor: str) -> RouterKey:
+    """Routers refuse it as soon as they hear of it; once is enough."""
+    key = RouterKey.objects.select_for_update().get(pk=key.pk)
+    if key.revoked_at is None:
+        key.revoked_at = timezone.now()
+        key.save(update_fields=["revoked_at"])
+        after = {"revoked_at": key.revoked_at.isoformat()}
+        record_audit(actor=actor, action="revoke", object_kind="router_key", object_id=key.pk, after=after)
+        announce_fleet_changed()
+    return key
+
+
+@transaction.atomic
 def ensure_login(*, username: str, password: str, actor: str) -> bool:
     """A person who can log in with this password; True when that needed a change."""
     user = User.objects.select_for_update().filter(username=username).first()

@@ -54,6 +54,7 @@ class RouterKey(models.Model):
     tenant = models.CharField(max_length=128)
     name = models.CharField(max_length=128)
     sha256 = models.CharField(max_length=64, unique=True)
+    operator = models.BooleanField(default=False, help_text="Routers tell its holder how turns were placed.")
     created_at = models.DateTimeField(default=timezone.now)
     revoked_at = models.DateTimeField(null=True)
 

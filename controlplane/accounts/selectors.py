@@ -24,6 +24,10 @@ def valid_token(secret: str, *kinds: TokenKind) -> ApiToken | None:
     return ApiToken.objects.filter(unexpired, sha256=sha256_of(secret), kind__in=kinds, revoked_at=None).first()
 
 
+def all_router_keys() -> QuerySet[RouterKey]:
+    return RouterKey.objects.all()
+
+
 def router_keys() -> QuerySet[RouterKey]:
     """Keys that open the routers now."""
     return RouterKey.objects.filter(revoked_at=None).order_by("id")

@@ -5,7 +5,10 @@ from typing import Any
 from django.utils import timezone
 from rest_framework import serializers
 
-from controlplane.accounts.models import ApiToken, AuditEntry, TokenKind
+from controlplane.accounts.models import ApiToken, AuditEntry, RouterKey, TokenKind
+
+TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z"
+"""What a policy's scope and a span can name."""
 
 
 class ApiTokenSerializer(serializers.ModelSerializer[ApiToken]):
@@ -43,6 +46,25 @@ class CreateTokenSerializer(serializers.Serializer[Any]):
         if attrs["expires_at"] and attrs["expires_at"] <= timezone.now():
             raise serializers.ValidationError({"expires_at": "This time has passed."})
         return attrs
+
+
+class RouterKeySerializer(serializers.ModelSerializer[RouterKey]):
+    class Meta:
+        model = RouterKey
+        fields = ["id", "tenant", "name", "operator", "created_at", "revoked_at"]
+
+
+class NewRouterKeySerializer(RouterKeySerializer):
+    secret = serializers.CharField(help_text="Shown this once.")
+
+    class Meta(RouterKeySerializer.Meta):
+        fields = [*RouterKeySerializer.Meta.fields, "secret"]
+
+
+class CreateRouterKeySerializer(serializers.Serializer[Any]):
+    tenant = serializers.RegexField(TENANT_PATTERN, max_length=128)
+    name = serializers.CharField(max_length=128)
+    operator = serializers.BooleanField(default=False, help_text="Routers tell its holder how turns were placed.")
 
 
 class AuditEntrySerializer(serializers.ModelSerializer[AuditEntry]):

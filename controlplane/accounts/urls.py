@@ -5,6 +5,7 @@ from controlplane.routing import api_router
 
 router = api_router()
 router.register("tokens", views.TokenViewSet, basename="token")
+router.register("router-keys", views.RouterKeyViewSet, basename="router-key")
 router.register("audit", views.AuditViewSet, basename="audit")
 
 urlpatterns = router.urls

@@ -12,12 +12,15 @@ from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from controlplane.accounts import actions, attempts, selectors
 from controlplane.accounts.authentication import actor_of
-from controlplane.accounts.models import ApiToken, AuditEntry
+from controlplane.accounts.models import ApiToken, AuditEntry, RouterKey
 from controlplane.accounts.serializers import (
     ApiTokenSerializer,
     AuditEntrySerializer,
+    CreateRouterKeySerializer,
     CreateTokenSerializer,
     NewApiTokenSerializer,
+    NewRouterKeySerializer,
+    RouterKeySerializer,
 )
 
 
@@ -41,6 +44,28 @@ class TokenViewSet(ReadOnlyModelViewSet[ApiToken]):
     def revoke(self, request: Request, pk: str) -> Response:
         """Shuts the token out for good, and closes the sockets that came in with it."""
         return Response(ApiTokenSerializer(actions.revoke_token(self.get_object(), actor=actor_of(request))).data)
+
+
+class RouterKeyViewSet(ReadOnlyModelViewSet[RouterKey]):
+    queryset = selectors.all_router_keys()
+    serializer_class = RouterKeySerializer
+    filterset_fields = ["tenant", "name", "operator"]
+
+    @extend_schema(request=CreateRouterKeySerializer, responses={201: NewRouterKeySerializer})
+    def create(self, request: Request) -> Response:
+        """Makes an API key of a tenant for the routers; its secret is in this answer and nowhere else."""
+        body = CreateRouterKeySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        key, secret = actions.create_router_key(**body.validated_data, actor=actor_of(request))
+        answer = Response({**RouterKeySerializer(key).data, "secret": secret}, status=201)
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    @extend_schema(request=None, responses=RouterKeySerializer)
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: Request, pk: str) -> Response:
+        """Shuts the key out for good, at every router that is connected."""
+        return Response(RouterKeySerializer(actions.revoke_router_key(self.get_object(), actor=actor_of(request))).data)
 
 
 class AuditViewSet(ReadOnlyModelViewSet[AuditEntry]):

@@ -110,7 +110,8 @@ class RouterConsumer(PeerConsumer):
             session_patches=book.of_kind("session"),
             engines=fleet_engines(),
             api_keys=tuple(
-                ApiKeyHash(key_id=str(key.pk), sha256=key.sha256, tenant=key.tenant) for key in router_keys()
+                ApiKeyHash(key_id=str(key.pk), sha256=key.sha256, tenant=key.tenant, operator=key.operator)
+                for key in router_keys()
             ),
         )
 

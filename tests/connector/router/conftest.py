@@ -36,6 +36,7 @@ class Scene:
         self.decode = FakeEngine("d0", Role.DECODE, self.fleet_key)
         self.engines: list[FakeEngine] = [self.prefill, self.decode]
         self.api_keys = {API_KEY: "default", OTHER_KEY: "other"}
+        self.operators: set[str] = set()
         self.values = PolicyValues()
         self.tenant_patches: dict[str, PolicyPatch] = {}
         self.session_patches: dict[str, PolicyPatch] = {}
@@ -64,7 +65,9 @@ class Scene:
             session_patches=self.session_patches,
             engines=tuple(self.facts(engine) for engine in self.engines),
             api_keys=tuple(
-                ApiKeyHash(key_id=k, sha256=hashlib.sha256(k.encode()).hexdigest(), tenant=t)
+                ApiKeyHash(
+                    key_id=k, sha256=hashlib.sha256(k.encode()).hexdigest(), tenant=t, operator=k in self.operators
+                )
                 for k, t in self.api_keys.items()
             ),
         )

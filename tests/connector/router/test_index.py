@@ -7,12 +7,11 @@ import pytest
 
 from connector.protocol import Decision, EngineState, FleetEngine, Role
 from connector.router.chain import PACKED_BYTES
+from connector.router.choice.chooser import least_busy
 from connector.router.fleet import EMPTY_SNAPSHOT, Engine, Fleet
-from connector.router.health.breaker import Signal
 from connector.router.index import TurnIndex
 from connector.router.known import HeldLease, KnownTurn, NewTurn
 from connector.router.prefixes import MAX_CANDIDATES
-from connector.router.selection import choose_decode, least_busy
 from connector.router.sessions import Sessions, SessionState, SpanRef
 
 HASH = PACKED_BYTES
@@ -188,17 +187,6 @@ def engine(name: str, num_active: int = 0, **facts: object) -> Engine:
     made = Engine(FleetEngine(**(given | facts)))  # type: ignore[arg-type]
     made.num_active = num_active
     return made
-
-
-def test_holder_wins_over_load_and_the_least_busy_otherwise() -> None:
-    engines = [engine("a", 3), engine("b", 1), engine("c", 2)]
-    assert choose_decode(engines, "a") is engines[0]
-    for unknown in ("", "gone"):
-        assert choose_decode(engines, unknown) is engines[1]
-    engines[0].health.fail(Signal.CONNECT)
-    assert choose_decode(engines, "a") is engines[1]
-    assert choose_decode(engines[:1], "a") is engines[0]
-    assert choose_decode([], "a") is None
 
 
 def test_idle_engines_take_turns() -> None:

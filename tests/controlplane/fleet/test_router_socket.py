@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from connector.protocol import EventsCommitted, FleetSnapshot, Refused, RouterStatus, TurnRecorded, Welcome
-from controlplane.accounts.actions import register_router_key
+from controlplane.accounts.actions import create_router_key, register_router_key, revoke_router_key
 from controlplane.accounts.secrets import sha256_of
 from controlplane.fleet.actions import drain_engine
 from controlplane.fleet.models import Engine, EventFault, Router
@@ -72,6 +72,17 @@ async def test_router_is_told_the_whole_fleet(server_url: str, router_secret: st
         ("decode-0", "ready", True)
     ]
     assert [(key.tenant, key.sha256) for key in snapshot.api_keys] == [("acme", sha256_of("bh_api_secret"))]
+
+
+async def test_operators_keys_reach_the_router_as_such_and_go_when_revoked(server_url: str, router_secret: str) -> None:
+    async with router_socket(server_url, router_secret) as peer:
+        await greet(peer)
+        await peer.next_of(FleetSnapshot)
+        key, secret = await ask(lambda: create_router_key(tenant="acme", name="ops", operator=True, actor="test"))
+        (told,) = (await peer.next_of(FleetSnapshot)).api_keys
+        assert (told.tenant, told.sha256, told.operator) == ("acme", sha256_of(secret), True)
+        await ask(lambda: revoke_router_key(key, actor="test"))
+        assert (await peer.next_of(FleetSnapshot)).api_keys == ()
 
 
 async def test_each_kind_of_change_reaches_the_router(server_url: str, router_secret: str, agent_secret: str) -> None:
