@@ -16,6 +16,7 @@ from connector.router.environment import Settings
 from connector.router.export import SpanExporter, SpanQueue
 from connector.router.feeds import Feeds
 from connector.router.fleet import Fleet
+from connector.router.health.pairs import Pairs
 from connector.router.health.probes import HealthProbes
 from connector.router.index import TurnIndex
 from connector.router.keyring import SessionKeyring
@@ -53,6 +54,7 @@ class Parts:
     access: AccessLog
     metrics: Metrics
     turns: TurnRunner
+    pairs: Pairs
     asides: Asides
     probes: HealthProbes
 
@@ -76,14 +78,14 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     earlier = EarlierResponses(fleet, keyring)
     placer = Placer(fleet, index, sessions, book, keyring, metrics)
     signer = LegSigner(settings.fleet_key)
-    speeds = Speeds()
-    chooser = Chooser(fleet, book, speeds, PrefixMemory())
+    pairs, chooser, learner = _choice(fleet, book, metrics)
     turns = TurnRunner(
         models=models,
         earlier=earlier,
         placer=placer,
         chooser=chooser,
-        learner=Learner(fleet, speeds, chooser),
+        learner=learner,
+        pairs=pairs,
         book=book,
         prefill=PrefillLeg(upstream, signer, settings.engine_key),
         decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics, earlier),
@@ -106,6 +108,7 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
         access=access,
         metrics=metrics,
         turns=turns,
+        pairs=pairs,
         asides=_asides(settings, fleet, models, upstream, metrics),
         probes=_probes(settings, fleet, upstream, metrics),
     )
@@ -113,6 +116,13 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
 
 def _probes(settings: Settings, fleet: Fleet, upstream: Upstream, metrics: Metrics) -> HealthProbes:
     return HealthProbes(fleet, upstream, settings.engine_key, metrics, settings.probe_seconds, settings.stall_seconds)
+
+
+def _choice(fleet: Fleet, book: LeaseBook, metrics: Metrics) -> tuple[Pairs, Chooser, Learner]:
+    pairs, speeds = Pairs(fleet), Speeds()
+    pairs.on_quarantine = metrics.pair_quarantines.inc
+    chooser = Chooser(fleet, book, speeds, PrefixMemory(), pairs)
+    return pairs, chooser, Learner(fleet, speeds, chooser)
 
 
 def _asides(settings: Settings, fleet: Fleet, models: ServedModels, upstream: Upstream, metrics: Metrics) -> Asides:

@@ -130,6 +130,7 @@ class Doors:
             "prefill_engines": sum(engine.role is Role.PREFILL for engine in engines),
             "decode_engines": sum(engine.role is Role.DECODE for engine in engines),
             "engines_ejected": sorted(engine.name for engine in engines if not engine.health.is_closed),
+            "pairs_quarantined": self._parts.pairs.out(),
             "feeds_connected": self._parts.feeds.num_connected,
             "control_connected": self.is_control_connected(),
             "policy_revision": self._parts.fleet.snapshot.revision,
@@ -143,6 +144,7 @@ class Doors:
         metrics.control_connected.set(self.is_control_connected())
         metrics.events_pending.set(parts.spool.num_pending)
         metrics.events_dropped.set(parts.spool.num_dropped)
+        metrics.pairs_out.set(len(parts.pairs.out()))
         metrics.engine_active.clear()
         metrics.engine_ejected.clear()
         for engine in parts.fleet:

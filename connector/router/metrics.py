@@ -33,6 +33,8 @@ class Metrics:
         self.notice_waits = self._counter("notice_waits_total", "Waits for a lease notice.", "result")
         self.feed_gaps = self._counter("feed_gaps_total", "Lease feeds that skipped a number.").only
         self.ejections = self._counter("engine_ejections_total", "Engines put out of use.", "engine", "signal")
+        self.pair_quarantines = self._counter("pair_quarantines_total", "Pairs of engines put out of use.").only
+        self.pairs_out = self._gauge("pairs_quarantined", "Pairs of engines out of use or on trial.").only
         self.probes = self._counter("probes_total", "Looks at engines that nothing was heard of.", "result")
         self.engine_ejected = self._gauge("engine_ejected", "1 while an engine is out of use.", "engine", "role")
         self.active_turns = self._gauge("active_turns", "Turns in progress.").only

@@ -11,11 +11,13 @@ from connector.router.answers import refused_by_prefill
 from connector.router.choice.chooser import Chooser
 from connector.router.choice.learning import Learner
 from connector.router.choice.plan import Plan
+from connector.router.crossing import close_way, open_way
 from connector.router.decode import DecodeLeg
 from connector.router.earlier import EarlierResponses
 from connector.router.errors import ApiError, no_engine
 from connector.router.fleet import Engine
 from connector.router.headers import headers_to_engine
+from connector.router.health.pairs import Pairs
 from connector.router.inflate import plain_body
 from connector.router.leases import LeaseBook
 from connector.router.metrics import Metrics
@@ -44,6 +46,7 @@ class TurnRunner:
         placer: Placer,
         chooser: Chooser,
         learner: Learner,
+        pairs: Pairs,
         book: LeaseBook,
         prefill: PrefillLeg,
         decode: DecodeLeg,
@@ -57,6 +60,7 @@ class TurnRunner:
         self._placer = placer
         self._chooser = chooser
         self._learner = learner
+        self._pairs = pairs
         self._book = book
         self._prefill = prefill
         self._decode = decode
@@ -140,10 +144,13 @@ class TurnRunner:
         if engine is None:
             turn.alone = Alone.NO_PREFILL_ENGINE
             return None
+        lease = open_way(self._pairs, turn, engine)
         try:
             return await self._prefill.run(turn, engine, lambda: self._decode.prepare(turn))
         finally:
             self._chooser.end_prefill(plan, engine)
+            if lease is not None:
+                close_way(self._pairs, turn, lease, engine)
 
     def _other(self, turn: Turn, plan: Plan, first: Engine) -> Engine | None:
         if turn.keeper is not None:

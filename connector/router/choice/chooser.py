@@ -10,6 +10,7 @@ from connector.router.choice.prefixes import PrefixMemory
 from connector.router.choice.sizes import size_of
 from connector.router.choice.speeds import Speeds, pair_key
 from connector.router.fleet import Engine, Fleet
+from connector.router.health.pairs import Pairs
 from connector.router.leases import LeaseBook
 from connector.router.placement import Placement
 from connector.router.requests import TurnRequest
@@ -21,11 +22,12 @@ TYPICAL_FOREIGN_TOKENS = 1000
 class Chooser:
     """Changed on the event loop only. Every method is synchronous and O(engines + prefixes looked up)."""
 
-    def __init__(self, fleet: Fleet, book: LeaseBook, speeds: Speeds, prefixes: PrefixMemory) -> None:
+    def __init__(self, fleet: Fleet, book: LeaseBook, speeds: Speeds, prefixes: PrefixMemory, pairs: Pairs) -> None:
         self._fleet = fleet
         self._book = book
         self._speeds = speeds
         self._prefixes = prefixes
+        self._pairs = pairs
         self._num_queued: dict[str, float] = {}
 
     def plan(self, request: TurnRequest, placement: Placement, model: str) -> Plan:
@@ -116,7 +118,8 @@ class Chooser:
 
     def _work(self, engine: Engine, plan: Plan, placement: Placement) -> PrefillWork:
         local = self._prefixes.num_local(engine.name, engine.incarnation, placement.chain)
-        offered = plan.size.num_common if placement.lease else 0
+        is_offered = placement.lease is not None and not self._pairs.is_out(placement.lease.engine, engine.name)
+        offered = plan.size.num_common if is_offered else 0
         return prefill_work(plan.size.num_tokens, offered, local, placement.policy.kv_recompute_threshold)
 
     def _pair_speed(self, source: str, reader: Engine) -> float:
@@ -125,17 +128,24 @@ class Chooser:
         return self._speeds.transfer.of(pair_key(source, reader.name), incarnations)
 
     def _backlog(self, engine: Engine) -> float:
-        return self._num_queued.get(engine.name, 0.0) + engine.num_foreign * TYPICAL_FOREIGN_TOKENS
+        tokens = self._num_queued.get(engine.name, 0.0) + engine.num_foreign * TYPICAL_FOREIGN_TOKENS
+        share = engine.health.share
+        return tokens if share == 1.0 else (tokens + TYPICAL_FOREIGN_TOKENS) / share - TYPICAL_FOREIGN_TOKENS
 
     def _load(self, engine: Engine, mean_leases: float) -> DecodeLoad:
         said = engine.load if engine.feed_state is not None else None
         return DecodeLoad(
-            num_in_flight=engine.num_active + engine.num_foreign,
+            num_in_flight=slowly(engine.num_active + engine.num_foreign, engine.health.share),
             num_running=said.num_running if said else 0,
             num_waiting=said.num_waiting if said else 0,
             leases_ratio=leases_ratio(self._book.num_of(engine.name), mean_leases),
             leased_share=said.num_leased_blocks / max(1, said.num_blocks) if said else 0.0,
         )
+
+
+def slowly(num_in_flight: int, share: float) -> float:
+    """An engine that came back counts as one with more turns than it has, until it has its share again."""
+    return num_in_flight if share == 1.0 else (num_in_flight + 1) / share - 1
 
 
 def least_busy(engines: Iterable[Engine]) -> Engine | None:

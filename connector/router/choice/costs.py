@@ -43,7 +43,7 @@ class DecodeLoad:
     """What an engine has to do now. ``leases_ratio``: leases that it holds over those that engines hold on average;
     ``leased_share``: of its KV blocks, 0 to 1."""
 
-    num_in_flight: int = 0
+    num_in_flight: float = 0
     num_running: int = 0
     num_waiting: int = 0
     leases_ratio: float = 0.0

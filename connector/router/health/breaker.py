@@ -25,6 +25,12 @@ TRIAL_SECONDS = 10.0
 """How long a trial keeps others away. Longer answers go on, but they prove nothing in time."""
 
 
+RAMP_SECONDS = 30.0
+"""How long an engine that came back takes until it gets its whole share of turns."""
+
+LEAST_SHARE = 0.1
+
+
 class Signal(StrEnum):
     """How an engine failed. The first two say that it serves nobody; the others have to repeat."""
 
@@ -33,6 +39,7 @@ class Signal(StrEnum):
     RESET = "reset"
     STATUS = "status"
     TRUNCATED = "truncated"
+    TRANSFER = "transfer"
 
 
 _OF_REASONS = {"connect": Signal.CONNECT, "timeout": Signal.SILENT, "reset": Signal.RESET}
@@ -57,21 +64,23 @@ def signal_of_status(status: int, *, asks_to_wait: bool) -> Signal | None:
 
 
 class Breaker:
-    """One engine's. Changed on the event loop only. ``clock``: monotonic seconds.
+    """One engine's, or that of a pair of engines. Changed on the event loop only. ``clock``: monotonic seconds.
 
     An ejected engine is taken only if there is no other, so nothing here keeps the last one of a model from serving.
     When its time is over one request is let through at a time: its success ends the ejection, its failure makes a
     longer one.
     """
 
-    def __init__(self, engine: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine = engine
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic, kind: str = "engine") -> None:
+        self._name = name
+        self._kind = kind
         self._clock = clock
         self._num_failures = 0
         self._num_ejections = 0
         self._ejected_until: float | None = None
         self._trial_until = 0.0
         self._well_since = 0.0
+        self._returned_at = float("-inf")
         self.heard_at = float("-inf")
         """When the engine last gave a sign of life."""
 
@@ -96,6 +105,11 @@ class Breaker:
         return now < self._ejected_until or now < self._trial_until
 
     @property
+    def share(self) -> float:
+        """Of the turns that it would get by its cost: less than 1 for a while after it came back."""
+        return min(1.0, max(LEAST_SHARE, (self._clock() - self._returned_at) / RAMP_SECONDS))
+
+    @property
     def is_suspect(self) -> bool:
         """It failed, too few times to be ejected, and has served nothing since."""
         return self._num_failures > 0
@@ -117,8 +131,8 @@ class Breaker:
         self._num_failures = 0
         if self._ejected_until is not None:
             self._ejected_until, self._trial_until = None, 0.0
-            self._well_since = self.heard_at
-            log.info("event=engine_returns engine=%s", self._engine)
+            self._well_since = self._returned_at = self.heard_at
+            log.info("event=%s_returns %s=%s", self._kind, self._kind, self._name)
 
     def note(self, signal: Signal | None) -> None:
         """What an answer told; absent: the engine is well."""
@@ -150,6 +164,7 @@ class Breaker:
         self._num_ejections += 1
         self._num_failures = 0
         self._ejected_until, self._trial_until = now + seconds, 0.0
-        log.warning("event=engine_ejected engine=%s signal=%s seconds=%g", self._engine, signal.value, seconds)
+        kind, name = self._kind, self._name
+        log.warning("event=%s_ejected %s=%s signal=%s seconds=%g", kind, kind, name, signal.value, seconds)
         if self.on_ejection is not None:
             self.on_ejection(signal)

@@ -118,6 +118,7 @@ async def test_health_tells_and_readiness_judges(scene: Scene) -> None:
             "prefill_engines": 1,
             "decode_engines": 1,
             "engines_ejected": [],
+            "pairs_quarantined": [],
             "feeds_connected": 2,
             "control_connected": True,
             "policy_revision": 1,

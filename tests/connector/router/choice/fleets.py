@@ -11,6 +11,7 @@ from connector.router.choice.prefixes import PrefixMemory
 from connector.router.choice.speeds import Speeds
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import EndToEnd
+from connector.router.health.pairs import Pairs
 from connector.router.index import HeldLease
 from connector.router.placement import Placement
 from connector.router.requests import Endpoint, TurnRequest, parse_request
@@ -51,7 +52,8 @@ class Yard:
         self.apply()
         self.speeds = Speeds(self.clock)
         self.prefixes = PrefixMemory(self.clock)
-        self.chooser = Chooser(self.fleet, self.book, self.speeds, self.prefixes)  # type: ignore[arg-type]
+        self.pairs = Pairs(self.fleet, self.clock)
+        self.chooser = Chooser(self.fleet, self.book, self.speeds, self.prefixes, self.pairs)  # type: ignore[arg-type]
         self.learner = Learner(self.fleet, self.speeds, self.chooser)
 
     def apply(self) -> None:
