@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from connector.router.access import AccessLog
+from connector.router.admission import Admission, EngineRoom
 from connector.router.asides import Asides
 from connector.router.choice.chooser import Chooser
 from connector.router.choice.learning import Learner
@@ -38,23 +39,30 @@ from connector.router.watching import EngineWatch
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Everything that lives as long as the process."""
+class Base:
+    """What turns and all the rest build on."""
 
     fleet: Fleet
+    admission: Admission
+    pairs: Pairs
     index: TurnIndex
     book: LeaseBook
-    watch: EngineWatch
     feeds: Feeds
-    api_keys: ApiKeys
     upstream: Upstream
     models: ServedModels
     spool: EventSpool
-    exporter: SpanExporter | None
     access: AccessLog
     metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Parts(Base):
+    """Everything that lives as long as the process."""
+
+    watch: EngineWatch
+    api_keys: ApiKeys
+    exporter: SpanExporter | None
     turns: TurnRunner
-    pairs: Pairs
     asides: Asides
     probes: HealthProbes
 
@@ -62,75 +70,75 @@ class Parts:
 def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     """The parts, nothing started yet. Creates the state directory."""
     prepare_state_dir(settings.state_dir)
-    metrics, fleet, api_keys = Metrics(), Fleet(), ApiKeys()
-    spool = EventSpool(settings.state_dir)
-    access = access or AccessLog(sys.stdout.buffer)
+    base = _base(settings, access or AccessLog(sys.stdout.buffer))
     spans = SpanQueue() if settings.otlp_endpoint else None
-    exporter = _exporter(settings, spans) if spans is not None else None
-    index = TurnIndex(settings.index_turns, settings.index_bytes, settings.tenant_share)
-    sessions = Sessions()
-    feeds = Feeds(settings.feed_token, metrics, fleet)
-    book = LeaseBook(index, feeds.release)
-    watch = EngineWatch(fleet, book)
-    upstream = Upstream(settings.engine_timeout_seconds)
-    models = ServedModels(fleet, upstream, settings.engine_key)
-    keyring = SessionKeyring(settings.fleet_key)
-    earlier = EarlierResponses(fleet, keyring)
-    placer = Placer(fleet, index, sessions, book, keyring, metrics)
-    signer = LegSigner(settings.fleet_key)
-    pairs, chooser, learner = _choice(fleet, book, metrics)
-    turns = TurnRunner(
-        models=models,
-        earlier=earlier,
-        placer=placer,
-        chooser=chooser,
-        learner=learner,
-        pairs=pairs,
-        book=book,
-        prefill=PrefillLeg(upstream, signer, settings.engine_key),
-        decode=DecodeLeg(upstream, signer, settings.engine_key, placer, metrics, earlier),
-        recorder=Recorder(metrics, SpanWriter(spans.put if spans is not None else None), access, spool.append),
-        metrics=metrics,
-        release=feeds.release,
-        max_body_bytes=settings.max_body_bytes,
-    )
     return Parts(
+        **vars(base),
+        watch=EngineWatch(base.fleet, base.book),
+        api_keys=ApiKeys(),
+        exporter=_exporter(settings, spans) if spans is not None else None,
+        turns=_turns(settings, base, SpanWriter(spans.put if spans is not None else None)),
+        asides=_asides(settings, base),
+        probes=_probes(settings, base),
+    )
+
+
+def _base(settings: Settings, access: AccessLog) -> Base:
+    metrics, fleet = Metrics(), Fleet(settings.max_engine_legs)
+    index = TurnIndex(settings.index_turns, settings.index_bytes, settings.tenant_share)
+    feeds = Feeds(settings.feed_token, metrics, fleet)
+    upstream = Upstream(settings.engine_timeout_seconds)
+    return Base(
         fleet=fleet,
+        admission=Admission(settings.max_turns, settings.max_tenant_turns, metrics),
+        pairs=Pairs(fleet, metrics.pair_quarantines.inc),
         index=index,
-        book=book,
-        watch=watch,
+        book=LeaseBook(index, feeds.release),
         feeds=feeds,
-        api_keys=api_keys,
         upstream=upstream,
-        models=models,
-        spool=spool,
-        exporter=exporter,
+        models=ServedModels(fleet, upstream, settings.engine_key),
+        spool=EventSpool(settings.state_dir),
         access=access,
         metrics=metrics,
-        turns=turns,
-        pairs=pairs,
-        asides=_asides(settings, fleet, models, upstream, metrics),
-        probes=_probes(settings, fleet, upstream, metrics),
     )
 
 
-def _probes(settings: Settings, fleet: Fleet, upstream: Upstream, metrics: Metrics) -> HealthProbes:
-    return HealthProbes(fleet, upstream, settings.engine_key, metrics, settings.probe_seconds, settings.stall_seconds)
-
-
-def _choice(fleet: Fleet, book: LeaseBook, metrics: Metrics) -> tuple[Pairs, Chooser, Learner]:
-    pairs, speeds = Pairs(fleet), Speeds()
-    pairs.on_quarantine = metrics.pair_quarantines.inc
-    chooser = Chooser(fleet, book, speeds, PrefixMemory(), pairs)
-    return pairs, chooser, Learner(fleet, speeds, chooser)
-
-
-def _asides(settings: Settings, fleet: Fleet, models: ServedModels, upstream: Upstream, metrics: Metrics) -> Asides:
-    return Asides(
-        fleet=fleet,
-        models=models,
-        upstream=upstream,
+def _turns(settings: Settings, base: Base, spans: SpanWriter) -> TurnRunner:
+    fleet, metrics, key = base.fleet, base.metrics, settings.engine_key
+    keyring, signer = SessionKeyring(settings.fleet_key), LegSigner(settings.fleet_key)
+    earlier = EarlierResponses(fleet, keyring)
+    placer = Placer(fleet, base.index, Sessions(), base.book, keyring, metrics)
+    speeds = Speeds()
+    chooser = Chooser(fleet, base.book, speeds, PrefixMemory(), base.pairs)
+    return TurnRunner(
+        models=base.models,
+        earlier=earlier,
+        room=EngineRoom(fleet, base.admission),
+        placer=placer,
+        chooser=chooser,
+        learner=Learner(fleet, speeds, chooser),
+        pairs=base.pairs,
+        book=base.book,
+        prefill=PrefillLeg(base.upstream, signer, key),
+        decode=DecodeLeg(base.upstream, signer, key, placer, metrics, earlier),
+        recorder=Recorder(metrics, spans, base.access, base.spool.append),
         metrics=metrics,
+        release=base.feeds.release,
+        max_body_bytes=settings.max_body_bytes,
+    )
+
+
+def _probes(settings: Settings, base: Base) -> HealthProbes:
+    key, seconds, stall_seconds = settings.engine_key, settings.probe_seconds, settings.stall_seconds
+    return HealthProbes(base.fleet, base.upstream, key, base.metrics, seconds, stall_seconds)
+
+
+def _asides(settings: Settings, base: Base) -> Asides:
+    return Asides(
+        fleet=base.fleet,
+        models=base.models,
+        upstream=base.upstream,
+        metrics=base.metrics,
         engine_key=settings.engine_key,
         max_body_bytes=settings.max_body_bytes,
     )

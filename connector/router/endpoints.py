@@ -65,8 +65,13 @@ class Doors:
 
     async def answer(self, http: Request) -> Response | None:
         """A response for every request, or none when the reply was relayed. Cancellation passes: the client left."""
+        is_counted = False
         try:
-            return await self._find(http)(http)
+            handler = self._find(http)
+            if http.path in ENGINES_PATHS:
+                self._parts.admission.enter(http.principal)
+                is_counted = True
+            return await handler(http)
         except ApiError as error:
             return self._refuse(http, error)
         except Exception:
@@ -74,6 +79,9 @@ class Doors:
             if http.is_answered:
                 raise
             return self._refuse(http, ApiError(500, "The router failed on this request.", code="internal_error"))
+        finally:
+            if is_counted:
+                self._parts.admission.leave(http)
 
     def _find(self, http: Request) -> Handler:
         methods = self._handlers.get(http.path)
@@ -99,6 +107,7 @@ class Doors:
         if not self.has_fleet:
             raise ApiError(503, "The router doesn't know its fleet yet.", code="no_fleet", retry_after=1)
         http.principal, http.is_operator = self._parts.api_keys.holder_of(http.headers)
+        self._parts.admission.check(http.principal)
 
     def _turn_handler(self, endpoint: Endpoint) -> Handler:
         return lambda http: self._parts.turns.serve(http, endpoint)

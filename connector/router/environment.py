@@ -41,6 +41,9 @@ class Settings:
     index_turns: int = 1_000_000
     index_bytes: int = 1 << 30
     tenant_share: float = 1.0
+    max_turns: int = 4096
+    max_tenant_turns: int = 0
+    max_engine_legs: int = 0
     log_level: str = "INFO"
 
 
@@ -77,6 +80,9 @@ OPTIONS = (
     Option("ROUTER_ENGINE_TIMEOUT_SECONDS", "600", "longest silence of an engine within a reply"),
     Option("ROUTER_PROBE_SECONDS", "5", "time between looks at an engine that serves nothing; 0 for none"),
     Option("ROUTER_STALL_SECONDS", "30", "how long a probe of an engine with legs in flight may wait for a token"),
+    Option("ROUTER_MAX_TURNS", "4096", "most requests to engines in flight in this process; 0 for no limit"),
+    Option("ROUTER_MAX_TENANT_TURNS", "0", "most of them of one tenant; 0 for no limit of its own"),
+    Option("ROUTER_MAX_ENGINE_LEGS", "0", "most legs of this process in flight at one engine; 0 for no limit"),
     Option("LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Option("ROUTER_INDEX_TURNS", "1000000", "most turns remembered for placement"),
     Option("ROUTER_INDEX_BYTES", str(1 << 30), "most memory that they may take"),
@@ -126,6 +132,9 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         index_turns=int(_number(raw, "ROUTER_INDEX_TURNS", 100, 10_000_000)),
         index_bytes=int(_number(raw, "ROUTER_INDEX_BYTES", 1 << 20, 1 << 40)),
         tenant_share=_number(raw, "ROUTER_TENANT_SHARE", 0.001, 1),
+        max_turns=int(_number(raw, "ROUTER_MAX_TURNS", 0, 1_000_000)),
+        max_tenant_turns=int(_number(raw, "ROUTER_MAX_TENANT_TURNS", 0, 1_000_000)),
+        max_engine_legs=int(_number(raw, "ROUTER_MAX_ENGINE_LEGS", 0, 1_000_000)),
         log_level=_log_level(raw),
     )
 

@@ -1,6 +1,7 @@
 """The engines as this router sees them: the control plane's snapshot, corrected by the agents' feeds."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from itertools import count
 
@@ -44,8 +45,9 @@ _picks = count(1)
 class Engine:
     """One engine and what is in flight to it. Lives as long as snapshots name it."""
 
-    def __init__(self, facts: FleetEngine) -> None:
+    def __init__(self, facts: FleetEngine, max_legs: int = 0) -> None:
         self.facts = facts
+        self._max_legs = max_legs or sys.maxsize
         self._is_reachable = False
         self.feed_state: EngineState | None = None
         self.feed_incarnation = ""
@@ -108,6 +110,11 @@ class Engine:
         """It is taken only if there is no other."""
         return self.health.is_ejected
 
+    @property
+    def is_full(self) -> bool:
+        """It has as many legs in flight as this router may send it."""
+        return self.num_active >= self._max_legs
+
     def begin_leg(self) -> None:
         """A leg goes to this engine. ``end_leg`` must follow, whatever happens."""
         self.num_active += 1
@@ -140,9 +147,10 @@ class Engine:
 
 
 class Fleet:
-    """Current snapshot and engines by name. Changed only on the event loop."""
+    """Current snapshot and engines by name. Changed only on the event loop. ``max_engine_legs``: 0 for no limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_engine_legs: int = 0) -> None:
+        self._max_engine_legs = max_engine_legs
         self.snapshot = EMPTY_SNAPSHOT
         self._engines: dict[str, Engine] = {}
 
@@ -152,7 +160,7 @@ class Fleet:
         for facts in snapshot.engines:
             engine = self._engines.get(facts.name)
             if engine is None:
-                engine = Engine(facts)
+                engine = Engine(facts, self._max_engine_legs)
             else:
                 engine.take_facts(facts)
             engines[facts.name] = engine
@@ -165,7 +173,16 @@ class Fleet:
     def get(self, name: str) -> Engine | None:
         return self._engines.get(name)
 
+    @property
+    def has_limit(self) -> bool:
+        return self._max_engine_legs > 0
+
     def engines_accepting(self, role: Role, model: str) -> list[Engine]:
+        engines = self.engines_serving(role, model)
+        return [engine for engine in engines if not engine.is_full] if self._max_engine_legs else engines
+
+    def engines_serving(self, role: Role, model: str) -> list[Engine]:
+        """Full ones too."""
         return [e for e in self if e.role is role and e.takes_turns and e.serves(model)]
 
     def models_served(self) -> frozenset[str]:

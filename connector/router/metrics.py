@@ -17,6 +17,9 @@ class Metrics:
     def __init__(self) -> None:
         self._all: list[Family | Histogram] = []
         self.requests = self._counter("requests_total", "HTTP requests answered.", "path", "status")
+        self.admission_refusals = self._counter(
+            "admission_refusals_total", "Requests refused because too many are in flight.", "reason"
+        )
         self.turns = self._counter("turns_total", "Turns ended.", "outcome")
         self.prefill_decisions = self._counter(
             "prefill_decisions_total", "How prefill legs got their KV, as the engine replied.", "decision"

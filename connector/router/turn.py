@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from connector.http import Reply, Request, Response
 from connector.identity import uuid7_text
+from connector.router.admission import EngineRoom
 from connector.router.answers import refused_by_prefill
 from connector.router.choice.chooser import Chooser
 from connector.router.choice.learning import Learner
@@ -14,7 +15,7 @@ from connector.router.choice.plan import Plan
 from connector.router.crossing import close_way, open_way
 from connector.router.decode import DecodeLeg
 from connector.router.earlier import EarlierResponses
-from connector.router.errors import ApiError, no_engine
+from connector.router.errors import ApiError
 from connector.router.fleet import Engine
 from connector.router.headers import headers_to_engine
 from connector.router.health.pairs import Pairs
@@ -43,6 +44,7 @@ class TurnRunner:
         *,
         models: ServedModels,
         earlier: EarlierResponses,
+        room: EngineRoom,
         placer: Placer,
         chooser: Chooser,
         learner: Learner,
@@ -57,6 +59,7 @@ class TurnRunner:
     ) -> None:
         self._models = models
         self._earlier = earlier
+        self._room = room
         self._placer = placer
         self._chooser = chooser
         self._learner = learner
@@ -79,6 +82,7 @@ class TurnRunner:
         if request.previous_response_id:
             keeper, session_id = self._earlier.find(http.principal, request.previous_response_id)
             request = request if request.client_key else replace(request, session_id=session_id)
+        self._room.check(model, keeper, request.one_leg is None)
         turn = await self._begin(http, request, model)
         turn.keeper = keeper
         self._metrics.active_turns.inc()
@@ -125,7 +129,7 @@ class TurnRunner:
         else:
             decoder = chooser.decode(plan, placement, turn.model)
         if decoder is None:
-            raise no_engine(f"No decode engine is ready for model {turn.model!r}.")
+            raise self._room.shortage(turn.model)
         turn.reserve(decoder)
         if turn.request.one_leg is not None:
             turn.alone = Alone.ONE_LEG

@@ -22,11 +22,13 @@ class Pairs:
     lease or another prompt, say nothing about the way between two engines. A restart of either makes it another pair.
     """
 
-    def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, fleet: Fleet, on_quarantine: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._fleet = fleet
+        self._on_quarantine = on_quarantine
         self._clock = clock
         self._breakers: OrderedDict[tuple[str, str], tuple[str, Breaker]] = OrderedDict()
-        self.on_quarantine: Callable[[], None] | None = None
 
     def is_out(self, source: str, reader: str) -> bool:
         """Whether no lease of ``source`` should be offered to ``reader`` now."""
@@ -66,7 +68,7 @@ class Pairs:
 
     def _add(self, source: str, reader: str) -> Breaker:
         breaker = Breaker(f"{source}>{reader}", self._clock, "pair")
-        breaker.on_ejection = self._tell
+        breaker.on_ejection = lambda _: self._on_quarantine()
         self._breakers[source, reader] = self._incarnations(source, reader), breaker
         if len(self._breakers) > MAX_PAIRS:
             self._breakers.popitem(last=False)
@@ -75,7 +77,3 @@ class Pairs:
     def _incarnations(self, source: str, reader: str) -> str:
         engines = (self._fleet.get(source), self._fleet.get(reader))
         return ">".join(engine.incarnation if engine else "" for engine in engines)
-
-    def _tell(self, _: Signal) -> None:
-        if self.on_quarantine is not None:
-            self.on_quarantine()

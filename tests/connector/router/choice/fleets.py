@@ -52,7 +52,7 @@ class Yard:
         self.apply()
         self.speeds = Speeds(self.clock)
         self.prefixes = PrefixMemory(self.clock)
-        self.pairs = Pairs(self.fleet, self.clock)
+        self.pairs = Pairs(self.fleet, lambda: None, self.clock)
         self.chooser = Chooser(self.fleet, self.book, self.speeds, self.prefixes, self.pairs)  # type: ignore[arg-type]
         self.learner = Learner(self.fleet, self.speeds, self.chooser)
 
