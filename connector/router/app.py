@@ -65,6 +65,8 @@ class Router:
         self._supervise("fleet_key", follow_file(self._settings.fleet_key))
         if self._parts.exporter is not None:
             self._supervise("exporter", self._parts.exporter.run())
+        if self._parts.claims is not None:
+            self._supervise("claims", self._parts.claims.run())
         await self._listen()
 
     async def stop(self) -> None:
@@ -77,6 +79,8 @@ class Router:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._parts.claims is not None:
+            await self._parts.claims.say_goodbye()
         await self._parts.probes.close()
         await self._parts.feeds.close()
         await self._parts.models.close()

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from connector.router.access import AccessLog
 from connector.router.admission import Admission, EngineRoom
@@ -11,6 +12,8 @@ from connector.router.choice.chooser import Chooser
 from connector.router.choice.learning import Learner
 from connector.router.choice.prefixes import PrefixMemory
 from connector.router.choice.speeds import Speeds
+from connector.router.claims.outbox import ClaimOutbox
+from connector.router.claims.remote import RemoteTurns
 from connector.router.decode import DecodeLeg
 from connector.router.earlier import EarlierResponses
 from connector.router.environment import Settings
@@ -36,6 +39,9 @@ from connector.router.tracing import SpanWriter, resource_of
 from connector.router.turn import TurnRunner
 from connector.router.upstream import Upstream
 from connector.router.watching import EngineWatch
+
+if TYPE_CHECKING:
+    from connector.router.claims.sharing import ClaimSharing
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Parts(Base):
     turns: TurnRunner
     asides: Asides
     probes: HealthProbes
+    claims: "ClaimSharing | None"
 
 
 def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
@@ -72,14 +79,17 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     prepare_state_dir(settings.state_dir)
     base = _base(settings, access or AccessLog(sys.stdout.buffer))
     spans = SpanQueue() if settings.otlp_endpoint else None
+    keyring, sessions, outbox = SessionKeyring(settings.fleet_key), Sessions(), ClaimOutbox(bool(settings.redis_url))
+    placer = Placer(base.fleet, base.index, sessions, base.book, keyring, base.metrics, outbox)
     return Parts(
         **vars(base),
         watch=EngineWatch(base.fleet, base.book),
         api_keys=ApiKeys(),
         exporter=_exporter(settings, spans) if spans is not None else None,
-        turns=_turns(settings, base, SpanWriter(spans.put if spans is not None else None)),
+        turns=_turns(settings, base, placer, keyring, SpanWriter(spans.put if spans is not None else None)),
         asides=_asides(settings, base),
         probes=_probes(settings, base),
+        claims=_claims(settings, base, sessions, placer, outbox),
     )
 
 
@@ -103,14 +113,13 @@ def _base(settings: Settings, access: AccessLog) -> Base:
     )
 
 
-def _turns(settings: Settings, base: Base, spans: SpanWriter) -> TurnRunner:
+def _turns(settings: Settings, base: Base, placer: Placer, keyring: SessionKeyring, spans: SpanWriter) -> TurnRunner:
     fleet, metrics, key = base.fleet, base.metrics, settings.engine_key
-    keyring, signer = SessionKeyring(settings.fleet_key), LegSigner(settings.fleet_key)
-    earlier = EarlierResponses(fleet, keyring)
-    placer = Placer(fleet, base.index, Sessions(), base.book, keyring, metrics)
+    signer, earlier = LegSigner(settings.fleet_key), EarlierResponses(fleet, keyring)
     speeds = Speeds()
     chooser = Chooser(fleet, base.book, speeds, PrefixMemory(), base.pairs)
     return TurnRunner(
+        fleet=fleet,
         models=base.models,
         earlier=earlier,
         room=EngineRoom(fleet, base.admission),
@@ -126,6 +135,18 @@ def _turns(settings: Settings, base: Base, spans: SpanWriter) -> TurnRunner:
         release=base.feeds.release,
         max_body_bytes=settings.max_body_bytes,
     )
+
+
+def _claims(
+    settings: Settings, base: Base, sessions: Sessions, placer: Placer, outbox: ClaimOutbox
+) -> "ClaimSharing | None":
+    """A router that shares nothing loads no Redis client."""
+    if not settings.redis_url:
+        return None
+    from connector.router.claims.sharing import ClaimSharing
+
+    remote = RemoteTurns(base.index, sessions, placer, base.metrics, settings.engine_timeout_seconds)
+    return ClaimSharing(settings.redis_url, settings.fleet_key, outbox, remote, base.metrics)
 
 
 def _probes(settings: Settings, base: Base) -> HealthProbes:

@@ -44,6 +44,7 @@ class Settings:
     max_turns: int = 4096
     max_tenant_turns: int = 0
     max_engine_legs: int = 0
+    redis_url: str = field(default="", repr=False)
     log_level: str = "INFO"
 
 
@@ -86,6 +87,7 @@ OPTIONS = (
     Option("LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Option("ROUTER_INDEX_TURNS", "1000000", "most turns remembered for placement"),
     Option("ROUTER_INDEX_BYTES", str(1 << 30), "most memory that they may take"),
+    Option("ROUTER_REDIS_URL", "", "Redis through which routers share claims; a flag shows in process lists"),
     Option("ROUTER_TENANT_SHARE", "1", "largest share of both that one tenant may take, above 0 up to 1"),
 )
 
@@ -135,6 +137,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         max_turns=int(_number(raw, "ROUTER_MAX_TURNS", 0, 1_000_000)),
         max_tenant_turns=int(_number(raw, "ROUTER_MAX_TENANT_TURNS", 0, 1_000_000)),
         max_engine_legs=int(_number(raw, "ROUTER_MAX_ENGINE_LEGS", 0, 1_000_000)),
+        redis_url=_redis_url(raw),
         log_level=_log_level(raw),
     )
 
@@ -170,6 +173,20 @@ def _url(raw: Mapping[str, str | None], name: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigurationError(f"BACKHAUL_{name} must be an http or https URL, not {value!r}.")
     return value
+
+
+def _redis_url(raw: Mapping[str, str | None]) -> str:
+    """Empty for none. What was given may hold a password, so no error quotes it."""
+    value = raw["ROUTER_REDIS_URL"] or ""
+    try:
+        parts = urlsplit(value)
+        is_server = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+        database = parts.path.strip("/")
+    except ValueError:
+        raise ConfigurationError("BACKHAUL_ROUTER_REDIS_URL is no URL.") from None
+    if not value or (is_server and (not database or database.isdecimal())) or (parts.scheme == "unix" and parts.path):
+        return value
+    raise ConfigurationError("BACKHAUL_ROUTER_REDIS_URL must be redis://, rediss:// or unix://, or empty.")
 
 
 def _log_level(raw: Mapping[str, str | None]) -> str:

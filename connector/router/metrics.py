@@ -34,6 +34,14 @@ class Metrics:
         self.retries = self._counter("decode_retries_total", "Decode legs sent to a second engine.", "reason")
         self.releases = self._counter("releases_total", "Releases asked of agents.", "outcome")
         self.notice_waits = self._counter("notice_waits_total", "Waits for a lease notice.", "result")
+        self.claims = self._counter(
+            "claims_total", "Claims of running turns, to other routers (sent) and from them.", "result"
+        )
+        self.claim_batches_refused = self._counter(
+            "claim_batches_refused_total", "Batches of claims that were not taken.", "reason"
+        )
+        self.claims_connected = self._gauge("claims_connected", "1 while claims are shared through Redis.").only
+        self.remote_turns = self._gauge("remote_turns", "Turns that other routers say they run.").only
         self.feed_gaps = self._counter("feed_gaps_total", "Lease feeds that skipped a number.").only
         self.ejections = self._counter("engine_ejections_total", "Engines put out of use.", "engine", "signal")
         self.pair_quarantines = self._counter("pair_quarantines_total", "Pairs of engines put out of use.").only

@@ -9,6 +9,7 @@ import orjson
 
 from connector.protocol import MAX_REPLACED_LEASES, Decision, PolicyPatch, PolicyValues
 from connector.router.chain import mark_turn, pack_chain, thin
+from connector.router.claims.outbox import ClaimOutbox
 from connector.router.difference import Comparison, compare
 from connector.router.errors import bad_request
 from connector.router.fleet import Fleet
@@ -133,6 +134,7 @@ class Placer:
         book: LeaseBook,
         keyring: SessionKeyring,
         metrics: Metrics,
+        claims: ClaimOutbox,
     ) -> None:
         self._fleet = fleet
         self._index = index
@@ -140,6 +142,7 @@ class Placer:
         self._book = book
         self._keyring = keyring
         self._metrics = metrics
+        self._claims = claims
         self._matcher = Matcher(index, fleet)
 
     async def place(self, turn_id: str, tenant: str, request: TurnRequest, model: str, trace: TurnTrace) -> Placement:
@@ -166,6 +169,7 @@ class Placer:
         if turn is None or source is None:
             return
         turn.engine = engine
+        self._claims.decode(turn_id, engine)
         is_prompt = source.feed_state is not None and not source.is_late_with_notices
         if is_prompt and turn.live is not None and not turn.has_lease:
             turn.live.notice.expect()
@@ -173,6 +177,7 @@ class Placer:
     def finish(self, turn_id: str, served: bool, reply: bytes, num_prompt_tokens: int) -> None:
         """The turn ended. One that wasn't served leaves nothing to extend, unless a lease of it is known: the turn
         before it may then be continued by another one in the same session."""
+        self._claims.end(turn_id, served, reply, num_prompt_tokens)
         turn = self._index.get(turn_id)
         if turn is None:
             return
@@ -244,9 +249,9 @@ class Placer:
         if is_sequence:
             parent_turn_id = match.joined.turn_id if match.joined else ""
             kept = prompt.chain if len(chain) == len(found.chain) else pack_chain(chain)
-            self._index.add(
-                NewTurn(turn_id, session_id, prompt.tenant, index, kept, True, prompt.parts, parent_turn_id)
-            )
+            new = NewTurn(turn_id, session_id, prompt.tenant, index, kept, True, prompt.parts, parent_turn_id)
+            self._index.add(new)
+            self._claims.start(new)
         return Placement(
             session_id=session_id,
             salt=found.use.sessions.cache_salt(prompt.tenant),

@@ -50,8 +50,17 @@ class Sessions:
     def start_turn(self, session_id: str, turn_id: str, last: SessionState | None, span: SpanRef | None) -> int:
         """Numbers a new turn of the session; ``last`` is where the session stood."""
         index = 0 if last is None else last.last_index + 1
-        self._states[session_id] = SessionState(index, turn_id, span)
+        self._keep(session_id, SessionState(index, turn_id, span))
+        return index
+
+    def learn(self, session_id: str, index: int, turn_id: str) -> None:
+        """Another router numbered a turn of the session, which may leave nothing in the index."""
+        last = self._states.get(session_id)
+        if last is None or last.last_index < index:
+            self._keep(session_id, SessionState(index, turn_id))
+
+    def _keep(self, session_id: str, state: SessionState) -> None:
+        self._states[session_id] = state
         self._states.move_to_end(session_id)
         if len(self._states) > self._max:
             self._states.popitem(last=False)
-        return index

@@ -1,6 +1,7 @@
 """One turn from the client's request to the last byte of its reply."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from connector.router.crossing import close_way, open_way
 from connector.router.decode import DecodeLeg
 from connector.router.earlier import EarlierResponses
 from connector.router.errors import ApiError
-from connector.router.fleet import Engine
+from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_engine
 from connector.router.health.pairs import Pairs
 from connector.router.inflate import plain_body
@@ -42,6 +43,7 @@ class TurnRunner:
     def __init__(
         self,
         *,
+        fleet: Fleet,
         models: ServedModels,
         earlier: EarlierResponses,
         room: EngineRoom,
@@ -57,6 +59,7 @@ class TurnRunner:
         release: Release,
         max_body_bytes: int,
     ) -> None:
+        self._fleet = fleet
         self._models = models
         self._earlier = earlier
         self._room = room
@@ -169,6 +172,7 @@ class TurnRunner:
         self._placer.finish(turn.turn_id, is_served, turn.reply_digest, turn.num_prompt_tokens)
         if is_served:
             self._let_rewritten_go(turn)
+            self._let_moved_go(turn)
         else:
             self._let_go(turn)
         if is_served and turn.alone is Alone.PREFILL_FAILED and turn.prefill_engine is not None:
@@ -181,6 +185,18 @@ class TurnRunner:
         for lease in turn.placement.replaces:
             if turn.decode_engine is not None and lease.engine != turn.decode_engine.name:
                 self._release(lease.engine, lease.lease_id, "rewritten")
+
+    def _let_moved_go(self, turn: Turn) -> None:
+        """The session has moved away from an engine that drains: what that engine held for it is of no more use there.
+
+        Pinned leases are their operator's.
+        """
+        lease = turn.placement.lease
+        if lease is None or turn.decode_engine is None or lease.engine == turn.decode_engine.name:
+            return
+        left = self._fleet.get(lease.engine)
+        if left is not None and left.facts.draining and turn.placement.grants_lease and lease.deadline != math.inf:
+            self._release(lease.engine, lease.lease_id, "drained")
 
     def _let_go(self, turn: Turn) -> None:
         """What the engines may still hold for a turn that wasn't served is released, also if it is granted late."""

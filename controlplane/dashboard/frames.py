@@ -35,6 +35,7 @@ class EngineRow(Row, frozen=True):
     model: str
     state: str
     draining: bool
+    drained: bool
     incarnation: str
     block_size: int
     num_blocks: int

@@ -15,6 +15,7 @@ from controlplane.dashboard.frames import (
     TransferRow,
     TurnRow,
 )
+from controlplane.fleet.drains import DrainState, progress_of
 from controlplane.fleet.models import Agent, Engine, Router
 from controlplane.placement.models import Placement, Session, Turn
 from controlplane.transfers.models import Transfer
@@ -30,12 +31,14 @@ def age_ms(moment: datetime | None, now: datetime) -> float | None:
 
 
 def engine_row(engine: Engine) -> EngineRow:
+    progress = progress_of(engine)
     return EngineRow(
         name=engine.name,
         role=engine.role,
         model=engine.model,
         state=engine.state,
         draining=engine.draining,
+        drained=progress is not None and progress.state is DrainState.DRAINED,
         incarnation=engine.incarnation,
         block_size=engine.block_size,
         num_blocks=engine.num_blocks,

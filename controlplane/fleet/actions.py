@@ -3,13 +3,16 @@
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django.db import transaction
 from django.db.models import F
+from django.utils import timezone
 
 from connector.protocol import Direction, TransferOutcome
 from controlplane.accounts.actions import record_audit
 from controlplane.broadcast import broadcast_on_commit
 from controlplane.errors import ConflictError
+from controlplane.fleet.drains import DEFAULT_DEADLINE_SECONDS, DEFAULT_LINGER_SECONDS, DrainOptions
 from controlplane.fleet.groups import agent_group, announce_fleet_changed
 from controlplane.fleet.models import Agent, Engine, Pair
 from controlplane.notify import changed
@@ -21,8 +24,32 @@ def approve_engine(name: str, *, actor: str) -> Engine:
     return _change_engine(name, actor=actor, action="approve", approved=True)
 
 
-def drain_engine(name: str, *, draining: bool, actor: str) -> Engine:
-    """Makes routers send no new session there, or again; leases that exist may still be read."""
+@transaction.atomic
+def drain_engine(name: str, *, draining: bool, actor: str, options: DrainOptions | None = None) -> Engine:
+    """Makes routers send no turn there, or again; leases that exist may still be read until they are let go.
+
+    Asking again for a drain that is under way changes the options that are given, and starts nothing anew.
+    """
+    engine = Engine.objects.select_for_update().get(name=name)
+    if not draining:
+        fields: dict[str, Any] = {"drain_requested_at": None}
+    elif engine.draining:
+        fields = {}
+    else:
+        fields = {
+            "drain_requested_at": timezone.now(),
+            "drain_linger_seconds": DEFAULT_LINGER_SECONDS,
+            "drain_deadline_seconds": DEFAULT_DEADLINE_SECONDS,
+        }
+    given = msgspec.structs.asdict(options) if options and draining else {}
+    fields |= {f"drain_{option}": value for option, value in given.items() if value is not None}
+    if any(getattr(engine, field) != value for field, value in fields.items()):
+        for field, value in fields.items():
+            setattr(engine, field, value)
+        engine.save(update_fields=list(fields))
+        changed("engine", [name])
+        if draining and engine.draining:
+            record_audit(actor=actor, action="drain", object_kind="engine", object_id=name, after=given)
     return _change_engine(name, actor=actor, action="drain" if draining else "undrain", draining=draining)
 
 

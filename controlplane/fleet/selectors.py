@@ -41,6 +41,10 @@ def readable_engines() -> QuerySet[Engine]:
     return Engine.objects.filter(approved=True).order_by("name")
 
 
+def draining_engines() -> QuerySet[Engine]:
+    return Engine.objects.filter(draining=True).exclude(drain_requested_at=None).order_by("name")
+
+
 def engine_counts() -> list[tuple[str, str, int]]:
     """How many engines there are of each role and state; the role is ``unknown`` until an engine has answered."""
     shown = Case(When(approved=False, then=Value(State.PENDING)), default=F("reported_state"))

@@ -1,7 +1,11 @@
 """How the fleet looks in REST."""
 
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from controlplane.fleet.drains import MAX_DRAIN_SECONDS, DrainProgress, DrainState, progress_of
 from controlplane.fleet.models import Agent, Engine, Operation, Pair, Router, State
 
 
@@ -30,9 +34,41 @@ class EngineLoadSerializer(serializers.Serializer[dict[str, int]]):
     )
 
 
+class DrainSerializer(serializers.Serializer[DrainProgress]):
+    state = serializers.ChoiceField(
+        choices=[state.value for state in DrainState],
+        help_text="drained: it holds no lease, runs no leg and moves no block.",
+    )
+    num_leases = serializers.IntegerField(
+        allow_null=True, help_text="As the engine said last; null while it is silent."
+    )
+    num_legs = serializers.IntegerField(allow_null=True, help_text="Running and waiting requests, likewise.")
+    requested_at = serializers.DateTimeField()
+    releases_at = serializers.DateTimeField(help_text="From then on leases that no session came back for are released.")
+    deadline_at = serializers.DateTimeField(help_text="From then on pinned leases are released as well.")
+
+
+class DrainOptionsSerializer(serializers.Serializer[object]):
+    """Describes ``drains.DrainOptions`` to the schema."""
+
+    linger_seconds = serializers.FloatField(
+        required=False,
+        min_value=0,
+        max_value=MAX_DRAIN_SECONDS,
+        help_text="How long leases wait for their sessions to come back before they are released. Default 60.",
+    )
+    deadline_seconds = serializers.FloatField(
+        required=False,
+        min_value=0,
+        max_value=MAX_DRAIN_SECONDS,
+        help_text="When all leases are released, pinned ones too. Default 600.",
+    )
+
+
 class EngineSerializer(serializers.ModelSerializer[Engine]):
     state = serializers.ChoiceField(choices=State.choices, read_only=True)
     load = EngineLoadSerializer(read_only=True, allow_null=True)
+    drain = serializers.SerializerMethodField(help_text="Null unless it drains.")
 
     class Meta:
         model = Engine
@@ -43,6 +79,7 @@ class EngineSerializer(serializers.ModelSerializer[Engine]):
             "state",
             "approved",
             "draining",
+            "drain",
             "incarnation",
             "engine_url",
             "feed_url",
@@ -57,6 +94,11 @@ class EngineSerializer(serializers.ModelSerializer[Engine]):
             "created_at",
             "last_seen_at",
         ]
+
+    @extend_schema_field(DrainSerializer(allow_null=True))
+    def get_drain(self, engine: Engine) -> dict[str, Any] | None:
+        progress = progress_of(engine)
+        return DrainSerializer(progress).data if progress else None
 
 
 class AgentSerializer(serializers.ModelSerializer[Agent]):

@@ -9,10 +9,12 @@ from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from controlplane.accounts.authentication import actor_of
 from controlplane.fleet import actions, commands, selectors
+from controlplane.fleet.drains import DrainOptions
 from controlplane.fleet.filters import EngineFilter, OperationFilter, PairFilter
 from controlplane.fleet.models import Agent, Engine, Operation, OperationState, Pair, Router
 from controlplane.fleet.serializers import (
     AgentSerializer,
+    DrainOptionsSerializer,
     EngineSerializer,
     OperationSerializer,
     PairSerializer,
@@ -49,11 +51,16 @@ class EngineViewSet(ReadOnlyModelViewSet[Engine]):
         """Lets an enrolled engine take part."""
         return Response(self.get_serializer(actions.approve_engine(name, actor=actor_of(request))).data)
 
-    @extend_schema(request=None, responses=EngineSerializer)
+    @extend_schema(request=DrainOptionsSerializer, responses=EngineSerializer)
     @action(detail=True, methods=["post"])
     def drain(self, request: Request, name: str) -> Response:
-        """Sends the engine no new session; what it holds may still be read."""
-        return Response(self.get_serializer(actions.drain_engine(name, draining=True, actor=actor_of(request))).data)
+        """Sends the engine no turn; sessions take their KV along to others, and what stays is let go.
+
+        ``drain`` of the engine tells how far it is. Asking again changes the options that are given.
+        """
+        options = msgspec.convert(request.data or {}, DrainOptions)
+        engine = actions.drain_engine(name, draining=True, actor=actor_of(request), options=options)
+        return Response(self.get_serializer(engine).data)
 
     @extend_schema(request=ResetCacheSerializer, responses={200: OperationSerializer, 202: OperationSerializer})
     @action(detail=True, methods=["post"], url_path="reset-cache")

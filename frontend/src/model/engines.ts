@@ -1,6 +1,7 @@
 /** An engine's KV blocks as shares that add up, and the figures of its card. Pure. */
 import type { Engine } from "../types/domain";
 import { blocks, type Blocks } from "../types/units";
+import { plural } from "./format";
 
 export interface BlockUsage {
   readonly total: Blocks;
@@ -23,5 +24,20 @@ export function blockUsage(load: NonNullable<Engine["load"]>): BlockUsage {
     leased: blocks(leased),
     quarantined: blocks(quarantined),
     other: blocks(total - leased - quarantined - free),
+  };
+}
+
+/** What the badge of a draining engine says: what is left on it, as far as it is heard. */
+export function drainText(engine: Pick<Engine, "drained" | "load">): {
+  readonly label: string;
+  readonly title: string;
+} {
+  if (engine.drained) return { label: "drained", title: "Holds no lease and runs no leg; it may be stopped." };
+  if (!engine.load) return { label: "draining", title: "Takes no new turns. What is left on it isn't known." };
+  const { num_leases, num_running, num_waiting } = engine.load;
+  const legs = num_running + num_waiting;
+  return {
+    label: "draining",
+    title: `Takes no new turns. Left: ${plural(num_leases, "lease")}, ${plural(legs, "leg")}.`,
   };
 }

@@ -114,6 +114,7 @@ export function wireEngine(overrides: Json = {}): Json {
     model: "tiny",
     state: "ready",
     draining: false,
+    drained: false,
     incarnation: "0d3f",
     block_size: 32,
     num_blocks: 2048,

@@ -37,6 +37,12 @@ def test_settings_are_read_with_defaults_and_secrets_stay_hidden(environment: di
     assert "secret-" not in repr(settings)
 
 
+@pytest.mark.parametrize("url", ["", "redis://u:p@h:6379/1", "rediss://h", "unix:///run/redis.sock"])
+def test_redis_of_the_claims_is_optional(environment: dict[str, str], url: str) -> None:
+    environment["BACKHAUL_ROUTER_REDIS_URL"] = url
+    assert read_settings([], environment).redis_url == url
+
+
 def test_flag_wins_over_variable(environment: dict[str, str]) -> None:
     environment["BACKHAUL_ROUTER_PORT"] = "9000"
     assert read_settings(["--router-port", "9001"], environment).port == 9001
@@ -55,6 +61,10 @@ def test_flag_wins_over_variable(environment: dict[str, str]) -> None:
         ("ENGINE_KEY_FILE", "/nowhere", "cannot be read"),
         ("FLEET_KEY_FILE", "/nowhere", "cannot be read"),
         ("ROUTER_TOKEN_FILE", "", "is not set"),
+        ("ROUTER_REDIS_URL", "http://:secret@x", "must be redis://"),
+        ("ROUTER_REDIS_URL", "redis://:secret@x/db", "must be redis://"),
+        ("ROUTER_REDIS_URL", "redis://:secret@x:port", "is no URL"),
+        ("ROUTER_REDIS_URL", "redis://:secret@", "must be redis://"),
     ],
 )
 def test_wrong_setting_is_told_in_one_sentence(
@@ -66,6 +76,7 @@ def test_wrong_setting_is_told_in_one_sentence(
     assert f"BACKHAUL_{name}" in str(caught.value)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_fleet_key_that_others_can_read_is_refused(environment: dict[str, str]) -> None:
