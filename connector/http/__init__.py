@@ -14,8 +14,10 @@ from connector.http.reply import Reply, gather
 from connector.http.requests import Service
 from connector.http.server import HttpServer
 from connector.http.target import Target
+from connector.http.tls import CurrentContext, TlsFileError, client_context, server_context, steady_context
 
 __all__ = (
+    "CurrentContext",
     "EnginePool",
     "ExchangeFailedError",
     "Headers",
@@ -29,7 +31,11 @@ __all__ = (
     "Service",
     "SourceBrokenError",
     "Target",
+    "TlsFileError",
+    "client_context",
     "field",
     "gather",
     "relay",
+    "server_context",
+    "steady_context",
 )

@@ -9,6 +9,7 @@ from connector.http.errors import ExchangeFailedError
 from connector.http.exchange import ClientConnection
 from connector.http.reply import Reply
 from connector.http.target import Origin, Target
+from connector.http.tls import CurrentContext, client_context
 
 MAX_SWEEP_SECONDS = 1.0
 
@@ -21,16 +22,24 @@ class EnginePool:
 
     ``idle_seconds``: how long a connection is kept; shorter than the server's own limit, so that no request is written
     into a closing one. ``silence_seconds``: how long a server may send nothing of an answer, and how long an answer
-    that is read as a whole may take.
+    that is read as a whole may take. ``tls``: what ``https`` servers are trusted by; the system's authorities unless
+    given.
     """
 
-    def __init__(self, *, connect_seconds: float, idle_seconds: float, silence_seconds: float) -> None:
+    def __init__(
+        self,
+        *,
+        connect_seconds: float,
+        idle_seconds: float,
+        silence_seconds: float,
+        tls: CurrentContext | None = None,
+    ) -> None:
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
         self._silence_seconds = silence_seconds
         self._idle: dict[Origin, list[ClientConnection]] = {}
         self._busy: set[ClientConnection] = set()
-        self._tls: ssl.SSLContext | None = None
+        self._tls = tls
 
     @property
     def num_busy(self) -> int:
@@ -100,14 +109,17 @@ class EnginePool:
         except TimeoutError as error:
             detail = f"no connection to {target.site} within {self._connect_seconds} s"
             raise ExchangeFailedError("connect", detail) from error
+        except ssl.SSLError as error:
+            raise ExchangeFailedError("tls", f"{target.site}: {error}") from error
         except OSError as error:
             raise ExchangeFailedError("connect", f"{target.site}: {error}") from error
         return connection
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
+            systems = client_context(None)
+            self._tls = lambda: systems
+        return self._tls()
 
     def _all_idle(self) -> Iterator[ClientConnection]:
         for idle in self._idle.values():

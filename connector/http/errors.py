@@ -2,7 +2,8 @@
 
 
 class ExchangeFailedError(Exception):
-    """The server gave no (whole) answer. ``reason``: ``connect`` (nothing was sent), ``reset`` or ``timeout``.
+    """The server gave no (whole) answer. ``reason``: ``connect`` (nothing was sent), ``tls`` (nor was
+    anything: no trusted connection could be made), ``reset`` or ``timeout``.
 
     ``is_stale``: a kept connection was closed before a byte of the answer came, as happens when the server drops an
     idle connection while a request is on its way: the same server may well take it on a fresh connection.

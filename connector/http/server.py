@@ -36,7 +36,14 @@ class HttpServer:
         """Listens when this returns. Raises ``OSError`` when the address can't be had."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=BACKLOG, reuse_port=reuse_port
+            lambda: Connection(self),
+            host,
+            port,
+            ssl=tls,
+            backlog=BACKLOG,
+            reuse_port=reuse_port,
+            ssl_handshake_timeout=self.limits.head_seconds if tls else None,
+            ssl_shutdown_timeout=self.limits.linger_seconds if tls else None,
         )
         self._port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep())

@@ -1,4 +1,4 @@
-"""``python -m connector.router``: runs until SIGTERM or SIGINT, then drains."""
+"""``python -m connector.router``: runs until SIGTERM or SIGINT, then drains; SIGHUP reads its files anew."""
 
 import asyncio
 import gc
@@ -11,6 +11,7 @@ import uvloop
 from connector.router.app import Router
 from connector.router.assembly import assemble
 from connector.router.environment import ConfigurationError, Settings, read_settings
+from connector.router.live import LiveFiles
 
 EXIT_CONFIGURATION = 2
 EXIT_FAILED = 1
@@ -26,7 +27,9 @@ def main() -> int:
         sys.stderr.write(f"router: {error}\n")
         return EXIT_CONFIGURATION
     log_format = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=settings.log_level, stream=sys.stderr, format=log_format)
+    logging.basicConfig(level=settings.log_level.current, stream=sys.stderr, format=log_format)
+    if isinstance(settings.log_level, LiveFiles):
+        settings.log_level.on_change = logging.getLogger().setLevel
     return uvloop.run(run(settings))
 
 
@@ -37,6 +40,7 @@ async def run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, router.reload)
     try:
         await router.start()
     except OSError as error:

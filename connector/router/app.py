@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from connector.http import HttpServer, Limits
+from connector.http import HttpServer, Limits, steady_context
 from connector.protocol import FleetSnapshot, PolicyAck, RouterStatus
 from connector.router.assembly import Parts, router_version
 from connector.router.control import ControlClient
 from connector.router.endpoints import Doors
 from connector.router.environment import Settings
-from connector.router.keyring import follow_file
+from connector.router.live import follow
 from connector.router.store import load_snapshot, save_snapshot
 
 FAREWELL_SECONDS = 2.0
@@ -35,6 +35,7 @@ class Router:
         self._tasks: list[asyncio.Task[None]] = []
         self._server = HttpServer(self._doors, Limits(max_body_bytes=settings.max_body_bytes))
         self.failed = asyncio.Event()
+        self._reload_asked = asyncio.Event()
         self._control = ControlClient(
             settings.controlplane_url,
             settings.router_token,
@@ -62,12 +63,16 @@ class Router:
         self._supervise("control", self._control.run())
         self._supervise("models", self._parts.models.run())
         self._supervise("upstream", self._parts.upstream.run())
-        self._supervise("fleet_key", follow_file(self._settings.fleet_key))
+        self._supervise("live", follow(self._settings.live, self._reload_asked))
         if self._parts.exporter is not None:
             self._supervise("exporter", self._parts.exporter.run())
         if self._parts.claims is not None:
             self._supervise("claims", self._parts.claims.run())
         await self._listen()
+
+    def reload(self) -> None:
+        """Reads what is live anew at once instead of within a second."""
+        self._reload_asked.set()
 
     async def stop(self) -> None:
         """Takes no new turn, lets those in flight end within the drain time, then leaves nothing behind."""
@@ -91,7 +96,9 @@ class Router:
             await self._parts.exporter.flush()
 
     async def _listen(self) -> None:
-        await self._server.start(self._settings.host, self._settings.port)
+        tls = self._settings.tls
+        context = steady_context(lambda: tls.current) if tls is not None else None
+        await self._server.start(self._settings.host, self._settings.port, tls=context)
         log.info("event=listening host=%s port=%s", self._settings.host, self.port)
 
     def _is_all_told(self) -> bool:

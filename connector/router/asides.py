@@ -10,12 +10,13 @@ from connector.http import Reply, ReplyTooLargeError, Request, Response, field
 from connector.identity import uuid7
 from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.choice.chooser import least_busy
-from connector.router.errors import ApiError, no_engine
+from connector.router.errors import ApiError, no_engine, untrusted
 from connector.router.fleet import Engine, Fleet
 from connector.router.headers import headers_to_client, headers_to_engine
 from connector.router.health.breaker import signal_of
 from connector.router.health.replies import signal_of_reply
 from connector.router.inflate import plain_body
+from connector.router.live import Source
 from connector.router.metrics import Metrics
 from connector.router.models import ServedModels
 from connector.router.paths import is_anthropic
@@ -39,7 +40,7 @@ class Asides:
         models: ServedModels,
         upstream: Upstream,
         metrics: Metrics,
-        engine_key: str,
+        engine_key: Source[str],
         max_body_bytes: int,
     ) -> None:
         self._fleet = fleet
@@ -58,7 +59,7 @@ class Asides:
         if first is None:
             raise no_engine(f"No engine is ready for model {model!r}.")
         request_id = str(uuid7())
-        own = f"authorization: Bearer {self._engine_key}\r\nx-request-id: {request_id}\r\n".encode()
+        own = f"authorization: Bearer {self._engine_key.current}\r\nx-request-id: {request_id}\r\n".encode()
         reply = await self._ask(
             first, http.path, _encode(fields), headers_to_engine(http.headers).to_prefill + own, model
         )
@@ -105,6 +106,8 @@ class Asides:
 def _answer(error: EngineFailedError) -> ApiError:
     if error.reason == "connect":
         return no_engine("The engine cannot be reached.")
+    if error.reason == "tls":
+        return untrusted("engine")
     if error.reason == "timeout":
         return ApiError(504, "The engine did not answer in time.", code="engine_timeout")
     return ApiError(502, "The engine broke off before its answer.", code="engine_failed")

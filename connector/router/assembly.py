@@ -27,6 +27,7 @@ from connector.router.keyring import SessionKeyring
 from connector.router.keys import ApiKeys
 from connector.router.leases import LeaseBook
 from connector.router.legs import LegSigner
+from connector.router.live import Refreshed
 from connector.router.metrics import Metrics
 from connector.router.models import ServedModels
 from connector.router.placement import Placer
@@ -59,6 +60,7 @@ class Base:
     spool: EventSpool
     access: AccessLog
     metrics: Metrics
+    live: tuple[Refreshed, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def _base(settings: Settings, access: AccessLog) -> Base:
     metrics, fleet = Metrics(), Fleet(settings.max_engine_legs)
     index = TurnIndex(settings.index_turns, settings.index_bytes, settings.tenant_share)
     feeds = Feeds(settings.feed_token, metrics, fleet)
-    upstream = Upstream(settings.engine_timeout_seconds)
+    tls = settings.engine_tls
+    upstream = Upstream(settings.engine_timeout_seconds, (lambda: tls.current) if tls is not None else None)
     return Base(
         fleet=fleet,
         admission=Admission(settings.max_turns, settings.max_tenant_turns, metrics),
@@ -110,6 +113,7 @@ def _base(settings: Settings, access: AccessLog) -> Base:
         spool=EventSpool(settings.state_dir),
         access=access,
         metrics=metrics,
+        live=settings.live,
     )
 
 

@@ -24,6 +24,7 @@ from connector.protocol import (
     RouterToControl,
     Welcome,
 )
+from connector.router.live import Source
 from connector.router.reconnect import Complaints, delays
 from connector.router.spool import EventSpool
 
@@ -54,7 +55,7 @@ class ControlClient:
     def __init__(
         self,
         url: str,
-        token: str,
+        token: Source[str],
         router_name: str,
         version: str,
         spool: EventSpool,
@@ -64,7 +65,7 @@ class ControlClient:
         parts = urlsplit(url)
         scheme = "wss" if parts.scheme == "https" else "ws"
         self._url = urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/ws/router/", "", ""))
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._token = token
         self._name = router_name
         self._version = version
         self._spool = spool
@@ -94,7 +95,7 @@ class ControlClient:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 socket = await session.ws_connect(
                     self._url,
-                    headers=self._headers,
+                    headers={"Authorization": f"Bearer {self._token.current}"},
                     heartbeat=PING_SECONDS,
                     max_msg_size=MAX_MESSAGE_BYTES,
                     timeout=timeout,

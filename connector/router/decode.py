@@ -9,11 +9,12 @@ from connector.router.answers import pairs_to_client
 from connector.router.anthropic_errors import in_anthropic_shape
 from connector.router.earlier import EarlierResponses
 from connector.router.endings import OPENINGS, Ending
-from connector.router.errors import ApiError, no_engine
+from connector.router.errors import ApiError, no_engine, untrusted
 from connector.router.fleet import Engine
 from connector.router.health.breaker import Signal, signal_of
 from connector.router.health.replies import signal_of_reply
 from connector.router.legs import LegSigner, decode_body, leg_headers
+from connector.router.live import Source
 from connector.router.metrics import Metrics
 from connector.router.placement import Placer
 from connector.router.replies import digest_of_reply
@@ -40,7 +41,7 @@ class DecodeLeg:
         self,
         upstream: Upstream,
         signer: LegSigner,
-        engine_key: str,
+        engine_key: Source[str],
         placer: Placer,
         metrics: Metrics,
         earlier: EarlierResponses,
@@ -104,7 +105,7 @@ class DecodeLeg:
         trace = turn.trace
         traceparent = trace.traceparent(trace.decode_id)
         base = turn.base_headers.to_decode
-        fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
+        fields = leg_headers(base, self._engine_key.current, turn.turn_id, traceparent, trace.tracestate)
         if turn.placement.grants_lease:
             self._placer.expect_notice(turn.turn_id, engine.name)
         reply = await self._upstream.post(engine.url(turn.request.endpoint), self._body(turn, engine), fields)
@@ -207,6 +208,8 @@ def _name(turn: Turn) -> str:
 def _answer(error: EngineFailedError) -> ApiError:
     if error.reason == "connect":
         return no_engine("The decode engine cannot be reached.")
+    if error.reason == "tls":
+        return untrusted("decode engine")
     if error.reason == "timeout":
         return ApiError(504, "The decode engine did not answer in time.", code="engine_timeout")
     return ApiError(502, "The decode engine broke off before its reply.", code="engine_failed")

@@ -154,6 +154,8 @@ class Doors:
         metrics.events_pending.set(parts.spool.num_pending)
         metrics.events_dropped.set(parts.spool.num_dropped)
         metrics.pairs_out.set(len(parts.pairs.out()))
+        for file in parts.live:
+            metrics.file_refused.labels(file.what).set(file.is_refused)
         metrics.engine_active.clear()
         metrics.engine_ejected.clear()
         for engine in parts.fleet:

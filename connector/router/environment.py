@@ -5,12 +5,19 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from connector.http import client_context, server_context
+from connector.router.live import Fixed, LiveFiles, Refreshed, Source
+from connector.router.secretfiles import read_secret
 from connector.signing import FleetKeyFile, FleetKeySource
+
+T = TypeVar("T")
 
 NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
@@ -21,15 +28,17 @@ class ConfigurationError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """Validated once at start. Durations in seconds, sizes in bytes. ``state_dir`` is this router's own directory."""
+    """Validated once at start. Durations in seconds, sizes in bytes. ``state_dir`` is this router's own directory.
+    ``tls``: what clients are served by, plain HTTP if absent; ``engine_tls``: what engines are trusted by. ``live`` is
+    what follows its files."""
 
     controlplane_url: str
     router_name: str
-    router_token: str = field(repr=False)
+    router_token: Source[str]
     host: str
     port: int
-    engine_key: str = field(repr=False)
-    feed_token: str = field(repr=False)
+    engine_key: Source[str]
+    feed_token: Source[str]
     fleet_key: FleetKeySource
     state_dir: Path
     otlp_endpoint: str
@@ -45,7 +54,10 @@ class Settings:
     max_tenant_turns: int = 0
     max_engine_legs: int = 0
     redis_url: str = field(default="", repr=False)
-    log_level: str = "INFO"
+    tls: Source[ssl.SSLContext] | None = None
+    engine_tls: Source[ssl.SSLContext] | None = None
+    live: tuple[Refreshed, ...] = ()
+    log_level: Source[str] = Fixed("INFO")  # noqa: RUF009 - never changes
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,11 @@ OPTIONS = (
     Option("ROUTER_MAX_TURNS", "4096", "most requests to engines in flight in this process; 0 for no limit"),
     Option("ROUTER_MAX_TENANT_TURNS", "0", "most of them of one tenant; 0 for no limit of its own"),
     Option("ROUTER_MAX_ENGINE_LEGS", "0", "most legs of this process in flight at one engine; 0 for no limit"),
+    Option("ROUTER_TLS_CERT_FILE", "", "certificate with its chain, PEM; with it the router speaks TLS only"),
+    Option("ROUTER_TLS_KEY_FILE", "", "its key, PEM, readable by nobody else"),
+    Option("ENGINE_CA_FILE", "", "authorities that https engines are trusted by, PEM; default: the system's"),
     Option("LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
+    Option("LOG_LEVEL_FILE", "", "file with the log level instead, followed while the router runs"),
     Option("ROUTER_INDEX_TURNS", "1000000", "most turns remembered for placement"),
     Option("ROUTER_INDEX_BYTES", str(1 << 30), "most memory that they may take"),
     Option("ROUTER_REDIS_URL", "", "Redis through which routers share claims; a flag shows in process lists"),
@@ -115,15 +131,20 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
     if endpoint == "none":
         endpoint = ""
     router_name = _name(raw, "ROUTER_NAME")
+    router_token, engine_key, feed_token = (
+        _secret(raw, name) for name in ("ROUTER_TOKEN_FILE", "ENGINE_KEY_FILE", "FEED_TOKEN_FILE")
+    )
+    fleet_key, log_level, tls, engine_tls = _fleet_key(raw), _log_level(raw), _tls(raw), _engine_tls(raw)
+    live = (fleet_key, router_token, engine_key, feed_token, tls, engine_tls, log_level)
     return Settings(
         controlplane_url=controlplane_url,
         router_name=router_name,
-        router_token=_secret(raw, "ROUTER_TOKEN_FILE"),
+        router_token=router_token,
         host=_host(raw, "ROUTER_HOST"),
         port=int(_number(raw, "ROUTER_PORT", 0, 65535)),
-        engine_key=_secret(raw, "ENGINE_KEY_FILE"),
-        feed_token=_secret(raw, "FEED_TOKEN_FILE"),
-        fleet_key=_fleet_key(raw),
+        engine_key=engine_key,
+        feed_token=feed_token,
+        fleet_key=fleet_key,
         state_dir=Path(_text(raw, "STATE_DIR")) / "routers" / router_name,
         otlp_endpoint=endpoint,
         max_body_bytes=int(_number(raw, "ROUTER_MAX_BODY_BYTES", 1024, 1 << 30)),
@@ -138,7 +159,10 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         max_tenant_turns=int(_number(raw, "ROUTER_MAX_TENANT_TURNS", 0, 1_000_000)),
         max_engine_legs=int(_number(raw, "ROUTER_MAX_ENGINE_LEGS", 0, 1_000_000)),
         redis_url=_redis_url(raw),
-        log_level=_log_level(raw),
+        tls=tls,
+        engine_tls=engine_tls,
+        live=tuple(one for one in live if isinstance(one, FleetKeyFile | LiveFiles)),
+        log_level=log_level,
     )
 
 
@@ -189,11 +213,20 @@ def _redis_url(raw: Mapping[str, str | None]) -> str:
     raise ConfigurationError("BACKHAUL_ROUTER_REDIS_URL must be redis://, rediss:// or unix://, or empty.")
 
 
-def _log_level(raw: Mapping[str, str | None]) -> str:
-    value = _text(raw, "LOG_LEVEL").upper()
-    if value not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise ConfigurationError(f"BACKHAUL_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {value!r}.")
-    return value
+def _log_level(raw: Mapping[str, str | None]) -> Source[str]:
+    if raw["LOG_LEVEL_FILE"]:
+        path = Path(raw["LOG_LEVEL_FILE"])
+        return _live("LOG_LEVEL_FILE", "log level", (path,), lambda: _level(read_secret(path)))
+    try:
+        return Fixed(_level(_text(raw, "LOG_LEVEL")))
+    except ValueError as error:
+        raise ConfigurationError(f"BACKHAUL_LOG_LEVEL: {error}.") from None
+
+
+def _level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ValueError("the log level must be DEBUG, INFO, WARNING or ERROR")
+    return text.upper()
 
 
 def _host(raw: Mapping[str, str | None], name: str) -> str:
@@ -206,16 +239,10 @@ def _host(raw: Mapping[str, str | None], name: str) -> str:
     return value
 
 
-def _secret(raw: Mapping[str, str | None], name: str) -> str:
+def _secret(raw: Mapping[str, str | None], name: str) -> LiveFiles[str]:
     path = Path(_text(raw, name))
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise ConfigurationError(f"BACKHAUL_{name}: {path} cannot be read ({error.strerror}).") from None
-    secret = lines[0].strip() if lines else ""
-    if not secret:
-        raise ConfigurationError(f"BACKHAUL_{name}: the first line of {path} is empty.")
-    return secret
+    what = name.removesuffix("_FILE").lower().replace("_", " ")
+    return _live(name, what, (path,), lambda: read_secret(path))
 
 
 def _fleet_key(raw: Mapping[str, str | None]) -> FleetKeyFile:
@@ -226,3 +253,31 @@ def _fleet_key(raw: Mapping[str, str | None]) -> FleetKeyFile:
         raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {path} cannot be read ({error.strerror}).") from None
     except ValueError as error:
         raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {error}.") from None
+
+
+def _tls(raw: Mapping[str, str | None]) -> LiveFiles[ssl.SSLContext] | None:
+    cert, key = raw["ROUTER_TLS_CERT_FILE"], raw["ROUTER_TLS_KEY_FILE"]
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise ConfigurationError("BACKHAUL_ROUTER_TLS_CERT_FILE and BACKHAUL_ROUTER_TLS_KEY_FILE go together.")
+    cert_file, key_file = Path(cert), Path(key)
+    return _live(
+        "ROUTER_TLS_CERT_FILE", "certificate", (cert_file, key_file), lambda: server_context(cert_file, key_file)
+    )
+
+
+def _engine_tls(raw: Mapping[str, str | None]) -> LiveFiles[ssl.SSLContext] | None:
+    if not raw["ENGINE_CA_FILE"]:
+        return None
+    path = Path(raw["ENGINE_CA_FILE"])
+    return _live("ENGINE_CA_FILE", "engine authorities", (path,), lambda: client_context(path))
+
+
+def _live(name: str, what: str, paths: tuple[Path, ...], load: Callable[[], T]) -> LiveFiles[T]:
+    try:
+        return LiveFiles(what, paths, load)
+    except OSError as error:
+        raise ConfigurationError(f"BACKHAUL_{name}: {error.filename} cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise ConfigurationError(f"BACKHAUL_{name}: {error}.") from None

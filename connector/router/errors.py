@@ -80,6 +80,11 @@ def unknown_model(model: str) -> ApiError:
     return ApiError(404, f"The model {shown!r} does not exist.", param="model", code="model_not_found")
 
 
+def untrusted(engine: str) -> ApiError:
+    """Its certificate, or that it has none, is for the operator to see to; the log says what is wrong."""
+    return ApiError(502, f"No trusted TLS connection to the {engine} could be made.", code="engine_untrusted")
+
+
 def no_engine(message: str) -> ApiError:
     """No engine can take the turn now; the client may try again soon."""
     return ApiError(503, message, code="no_engine_available", retry_after=1)

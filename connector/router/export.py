@@ -11,6 +11,7 @@ from collections import deque
 import aiohttp
 from opentelemetry.sdk.resources import Resource
 
+from connector.router.live import Source
 from connector.router.otlp import encode_request
 from connector.router.reconnect import delays
 from connector.router.tracing import SCOPE_NAME
@@ -57,11 +58,11 @@ class SpanQueue:
 class SpanExporter:
     """Posts what the queue holds, one batch at a time. Run ``run`` as a task; ``flush`` once it is cancelled."""
 
-    def __init__(self, queue: SpanQueue, resource: Resource, endpoint: str, token: str) -> None:
+    def __init__(self, queue: SpanQueue, resource: Resource, endpoint: str, token: Source[str]) -> None:
         self._queue = queue
         self._resource = resource
         self._endpoint = endpoint
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-protobuf"}
+        self._token = token
         self._unsent: list[bytes] = []
 
     async def run(self) -> None:
@@ -92,9 +93,10 @@ class SpanExporter:
     async def _post(self, session: aiohttp.ClientSession, spans: list[bytes]) -> bool:
         """False when the batch should be sent again."""
         body = encode_request(self._resource, SCOPE_NAME, spans)
+        headers = {"Authorization": f"Bearer {self._token.current}", "Content-Type": "application/x-protobuf"}
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         try:
-            async with session.post(self._endpoint, data=body, headers=self._headers, timeout=timeout) as response:
+            async with session.post(self._endpoint, data=body, headers=headers, timeout=timeout) as response:
                 if response.status < 300:
                     return True
                 log.warning("event=spans_refused status=%s count=%s", response.status, len(spans))

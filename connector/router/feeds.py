@@ -17,6 +17,7 @@ from connector.protocol import (
     ReleaseLease,
 )
 from connector.router.fleet import Fleet, dialable
+from connector.router.live import Source
 from connector.router.metrics import Metrics
 from connector.router.reconnect import Complaints, delays
 
@@ -49,10 +50,10 @@ class FeedListener(Protocol):
 class FeedClient:
     """Keeps one feed connected. A gap in the numbers means that something was missed: it dials again at once."""
 
-    def __init__(self, engine: str, url: str, token: str, listener: FeedListener, metrics: Metrics) -> None:
+    def __init__(self, engine: str, url: str, token: Source[str], listener: FeedListener, metrics: Metrics) -> None:
         self.engine = engine
         self.url = url
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._token = token
         self._listener = listener
         self._metrics = metrics
         self._unsent: asyncio.Queue[ReleaseLease] = asyncio.Queue(MAX_UNSENT)
@@ -90,7 +91,7 @@ class FeedClient:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 socket = await session.ws_connect(
                     dialable(self.url),
-                    headers=self._headers,
+                    headers={"Authorization": f"Bearer {self._token.current}"},
                     heartbeat=PING_SECONDS,
                     max_msg_size=MAX_MESSAGE_BYTES,
                     timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
@@ -171,7 +172,7 @@ def _known(outcome: str) -> str:
 class Feeds:
     """One client per engine of the fleet; follows the fleet as it changes."""
 
-    def __init__(self, token: str, metrics: Metrics, fleet: Fleet) -> None:
+    def __init__(self, token: Source[str], metrics: Metrics, fleet: Fleet) -> None:
         self._token = token
         self._listener: FeedListener | None = None
         self._metrics = metrics

@@ -4,14 +4,11 @@ Session ids, chains and cache salts of one turn all come from one key: a turn th
 lease's turn had, since its KV was made under that salt; any other turn takes the newest.
 """
 
-import asyncio
 from dataclasses import dataclass
 
 from connector.router.chain import ChainHasher
 from connector.router.session import SessionKeys
 from connector.signing import FleetKey, FleetKeySource
-
-REFRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +48,3 @@ class SessionKeyring:
 
 def _use_of(session_key: bytes) -> KeyUse:
     return KeyUse(SessionKeys(session_key), ChainHasher(session_key))
-
-
-async def follow_file(source: FleetKeySource) -> None:
-    """Never returns; a disk that hangs holds up a thread and no turn."""
-    while True:
-        await asyncio.sleep(REFRESH_SECONDS)
-        await asyncio.to_thread(source.refresh)

@@ -54,6 +54,7 @@ class Metrics:
         self.leases = self._gauge("leases", "Leases known from the feeds.").only
         self.known_turns = self._gauge("known_turns", "Turns in the placement index.").only
         self.control_connected = self._gauge("control_connected", "1 while the control plane is connected.").only
+        self.file_refused = self._gauge("file_refused", "1 while a changed file can't be used.", "what")
         self.events_pending = self._gauge("events_pending", "Turn events not stored yet.").only
         self.events_dropped = self._gauge("events_dropped", "Turn events given up since start.").only
         self.diverged_at = Histogram(

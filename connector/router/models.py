@@ -7,10 +7,11 @@ import time
 
 import msgspec
 
-from connector.http import Headers
 from connector.router.errors import no_engine, unknown_model
 from connector.router.fleet import Engine, Fleet
+from connector.router.live import Source
 from connector.router.requests.members import choose_model
+from connector.router.secretfiles import bearing
 from connector.router.upstream import Upstream
 
 REFRESH_SECONDS = 5.0
@@ -37,10 +38,10 @@ class _Union(msgspec.Struct, frozen=True):
 class ServedModels:
     """Model cards by engine, refreshed every 5 s; an engine that doesn't answer keeps its last cards while it is up."""
 
-    def __init__(self, fleet: Fleet, upstream: Upstream, engine_key: str) -> None:
+    def __init__(self, fleet: Fleet, upstream: Upstream, engine_key: Source[str]) -> None:
         self._fleet = fleet
         self._upstream = upstream
-        self._headers = Headers.of({"Authorization": f"Bearer {engine_key}"})
+        self._engine_key = engine_key
         self._cards: dict[str, dict[str, msgspec.Raw]] = {}
         self._refreshed_at = float("-inf")
         self._is_changed = asyncio.Event()
@@ -104,7 +105,7 @@ class ServedModels:
         self._refreshed_at = time.monotonic()
 
     async def _ask(self, engine: Engine) -> None:
-        body = await self._upstream.get(engine.url("/v1/models"), self._headers, ASK_SECONDS)
+        body = await self._upstream.get(engine.url("/v1/models"), bearing(self._engine_key), ASK_SECONDS)
         if body is None:
             return
         try:

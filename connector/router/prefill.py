@@ -11,6 +11,7 @@ from connector.router.fleet import Engine
 from connector.router.health.breaker import Signal, signal_of
 from connector.router.health.replies import signal_of_reply
 from connector.router.legs import LegSigner, leg_headers, prefill_body
+from connector.router.live import Source
 from connector.router.turnstate import Alone, Turn
 from connector.router.upstream import EngineFailedError, Upstream
 
@@ -49,7 +50,7 @@ _decode_reply = msgspec.json.Decoder(_Reply).decode
 class PrefillLeg:
     """Runs the leg. Whatever the outcome, decode follows, unless the engine refused the request."""
 
-    def __init__(self, upstream: Upstream, signer: LegSigner, engine_key: str) -> None:
+    def __init__(self, upstream: Upstream, signer: LegSigner, engine_key: Source[str]) -> None:
         self._upstream = upstream
         self._signer = signer
         self._engine_key = engine_key
@@ -77,7 +78,7 @@ class PrefillLeg:
         trace, lease = turn.trace, turn.placement.lease
         traceparent = trace.traceparent(trace.prefill_id)
         base = turn.base_headers.to_prefill
-        fields = leg_headers(base, self._engine_key, turn.turn_id, traceparent, trace.tracestate)
+        fields = leg_headers(base, self._engine_key.current, turn.turn_id, traceparent, trace.tracestate)
         body = prefill_body(turn.request, turn.salt, self._envelope(turn, traceparent), lease.offer if lease else None)
         reply = await self._post(engine.url(turn.request.endpoint), body, fields, meanwhile)
         turn.prefill_status = reply.status

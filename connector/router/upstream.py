@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from connector.http import EnginePool, ExchangeFailedError, Headers, Reply, ReplyTooLargeError, Target
+from connector.http import CurrentContext, EnginePool, ExchangeFailedError, Headers, Reply, ReplyTooLargeError, Target
 from connector.http.headers import render
 
 CONNECT_SECONDS = 5.0
@@ -15,7 +15,7 @@ MAX_GET_BYTES = 1024 * 1024
 
 
 class EngineFailedError(Exception):
-    """An engine gave no answer. ``reason``: ``connect`` (nothing was sent), ``reset`` or ``timeout``.
+    """An engine gave no answer. ``reason``: ``connect`` and ``tls`` (nothing was sent), ``reset`` or ``timeout``.
 
     ``is_stale``: a kept connection had been closed, so the same engine may be asked once more.
     """
@@ -29,9 +29,9 @@ class EngineFailedError(Exception):
 class Upstream:
     """Bodies come back as sent: not decompressed, no redirect followed. ``limit_seconds``: longest silence."""
 
-    def __init__(self, limit_seconds: float) -> None:
+    def __init__(self, limit_seconds: float, tls: CurrentContext | None = None) -> None:
         self._pool = EnginePool(
-            connect_seconds=CONNECT_SECONDS, idle_seconds=KEEPALIVE_SECONDS, silence_seconds=limit_seconds
+            connect_seconds=CONNECT_SECONDS, idle_seconds=KEEPALIVE_SECONDS, silence_seconds=limit_seconds, tls=tls
         )
 
     async def run(self) -> None:

@@ -25,6 +25,8 @@ class FleetKeyFile:
     One thread or task calls ``refresh``; any thread may read ``current``, whose assignment is atomic.
     """
 
+    what = "fleet key"
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = _identity(path)
@@ -34,6 +36,11 @@ class FleetKeyFile:
     @property
     def current(self) -> FleetKey:
         return self._current
+
+    @property
+    def is_refused(self) -> bool:
+        """The file as it is now can't be trusted."""
+        return bool(self._complaint)
 
     def refresh(self) -> bool:
         """True when another key is in force now. Costs one ``stat`` while the file is as it was.

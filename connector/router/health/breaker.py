@@ -32,9 +32,10 @@ LEAST_SHARE = 0.1
 
 
 class Signal(StrEnum):
-    """How an engine failed. The first two say that it serves nobody; the others have to repeat."""
+    """How an engine failed. The first three say that it serves nobody; the others have to repeat."""
 
     CONNECT = "connect"
+    TLS = "tls"
     SILENT = "silent"
     RESET = "reset"
     STATUS = "status"
@@ -42,13 +43,13 @@ class Signal(StrEnum):
     TRANSFER = "transfer"
 
 
-_OF_REASONS = {"connect": Signal.CONNECT, "timeout": Signal.SILENT, "reset": Signal.RESET}
+_OF_REASONS = {"connect": Signal.CONNECT, "tls": Signal.TLS, "timeout": Signal.SILENT, "reset": Signal.RESET}
 
-_CONCLUSIVE = frozenset((Signal.CONNECT, Signal.SILENT))
+_CONCLUSIVE = frozenset((Signal.CONNECT, Signal.TLS, Signal.SILENT))
 
 
 class Failure(Protocol):
-    """``reason``: ``connect``, ``timeout`` or ``reset``."""
+    """``reason``: ``connect``, ``tls``, ``timeout`` or ``reset``."""
 
     reason: str
 

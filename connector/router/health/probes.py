@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
-from connector.http import Headers, Reply, ReplyTooLargeError
+from connector.http import Reply, ReplyTooLargeError
 from connector.router.fleet import Engine, Fleet
 from connector.router.health.breaker import Signal, signal_of
+from connector.router.live import Source
 from connector.router.metrics import Metrics
+from connector.router.secretfiles import bearing
 from connector.router.upstream import EngineFailedError, Upstream
 
 ANSWER_SECONDS = 2.0
@@ -38,15 +40,14 @@ class HealthProbes:
         self,
         fleet: Fleet,
         upstream: Upstream,
-        engine_key: str,
+        engine_key: Source[str],
         metrics: Metrics,
         seconds: float,
         stall_seconds: float,
     ) -> None:
         self._fleet = fleet
         self._upstream = upstream
-        self._headers = Headers.of({"Authorization": f"Bearer {engine_key}"})
-        self._fields = f"authorization: Bearer {engine_key}\r\ncontent-type: application/json\r\n".encode()
+        self._engine_key = engine_key
         self._metrics = metrics
         self._seconds = seconds
         self._stall_seconds = stall_seconds
@@ -138,7 +139,7 @@ class HealthProbes:
             engine.health.note(signal)
 
     async def _sign_of_life(self, engine: Engine) -> Reply:
-        return await self._upstream.get_reply(engine.url("/health"), self._headers, MAX_ANSWER_BYTES)
+        return await self._upstream.get_reply(engine.url("/health"), bearing(self._engine_key), MAX_ANSWER_BYTES)
 
     async def _token(self, engine: Engine) -> Reply:
         """Its salt is its own, so that it neither finds nor leaves anything in a cache that tenants use."""
@@ -151,4 +152,5 @@ class HealthProbes:
                 "cache_salt": secrets.token_hex(8),
             }
         )
-        return await self._upstream.post(engine.url("/v1/completions"), body, self._fields, MAX_ANSWER_BYTES)
+        fields = f"authorization: Bearer {self._engine_key.current}\r\ncontent-type: application/json\r\n".encode()
+        return await self._upstream.post(engine.url("/v1/completions"), body, fields, MAX_ANSWER_BYTES)

@@ -16,6 +16,7 @@ from connector.router.access import AccessLog
 from connector.router.app import Router
 from connector.router.assembly import Parts, assemble
 from connector.router.environment import Settings
+from connector.router.live import Fixed
 from connector.signing import FleetKey
 from tests.connector.router.fake_control_plane import ROUTER_TOKEN, FakeControlPlane
 from tests.connector.router.fake_engine import ENGINE_KEY, MODEL, FakeEngine
@@ -103,11 +104,11 @@ class Scene:
         given = {
             "controlplane_url": self.control.url,
             "router_name": "router-0",
-            "router_token": ROUTER_TOKEN,
+            "router_token": Fixed(ROUTER_TOKEN),
             "host": "127.0.0.1",
             "port": 0,
-            "engine_key": ENGINE_KEY,
-            "feed_token": FEED_TOKEN,
+            "engine_key": Fixed(ENGINE_KEY),
+            "feed_token": Fixed(FEED_TOKEN),
             "fleet_key": self.fleet_key,
             "state_dir": self.state_dir,
             "otlp_endpoint": f"{self.control.url}/v1/traces",

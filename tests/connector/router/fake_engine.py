@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -80,13 +81,14 @@ class FakeEngine:
         self.diverged_at_token: int | None = None
         self.num_prompt_tokens = 7
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
         self._fleet_key = fleet_key
         self._runner: web.ServerRunner | None = None
         self._granting: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        return f"http://{bracketed(self.host)}:{self.port}"
+        return f"http{'s' if self.tls else ''}://{bracketed(self.host)}:{self.port}"
 
     async def start(self) -> None:
         await self.start_serving()
@@ -96,7 +98,7 @@ class FakeEngine:
         server = web.Server(self._serve, handler_cancellation=True, access_log=None, request_factory=_big_request)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.2)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.host, self.port).start()
+        await web.TCPSite(self._runner, self.host, self.port, ssl_context=self.tls).start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:

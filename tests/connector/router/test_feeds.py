@@ -5,6 +5,7 @@ import pytest
 
 from connector.protocol import EngineState, LeaseExtended, LeaseRenewed
 from connector.router import placement
+from connector.router.live import Fixed
 from tests.connector.router.conftest import Scene, assistant, user
 from tests.connector.router.waiting import eventually
 
@@ -115,7 +116,7 @@ async def test_feed_of_another_engine_or_with_another_token_is_refused(still_sce
         scene.decode.feed.engine_name = "d9"
         await scene.start_router(is_waiting=False)
     else:
-        await scene.start_router(is_waiting=False, feed_token="wrong")
+        await scene.start_router(is_waiting=False, feed_token=Fixed("wrong"))
     await eventually(lambda: scene.live.fleet.get("d0"), "the fleet is known")
     await scene.live.feeds.wait_until_tried(2)
     assert scene.live.fleet.get("d0").feed_state is None  # type: ignore[union-attr]

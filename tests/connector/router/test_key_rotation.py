@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connector.protocol import Decision, LeaseState
-from connector.router import keyring
+from connector.router import live
 from connector.router.keyring import SessionKeyring
 from connector.signing import FleetKey, FleetKeyFile
 from tests.connector.router.conftest import Scene, assistant, user
@@ -170,14 +170,14 @@ def test_one_secret_under_two_ids_is_looked_up_once() -> None:
 async def test_the_file_is_followed_while_the_router_runs(
     still_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyring, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(live, "REFRESH_SECONDS", 0.01)
     path = tmp_path / "fleet.key"
     path.write_text(f"k1 {OLD.hex()}\n")
     path.chmod(0o600)
     for engine in still_scene.engines:
         engine._fleet_key = DURING
     source = FleetKeyFile(path)
-    await still_scene.start_router(fleet_key=source)
+    await still_scene.start_router(fleet_key=source, live=(source,))
     messages: list[dict[str, Any]] = []
     first = await say(still_scene, messages, "one")
     path.write_text(f"k2 {NEW.hex()}\nk1 {OLD.hex()}\n")

@@ -1,36 +1,24 @@
 """The process: settings, help, start and end of ``python -m connector.router``."""
 
 import asyncio
-import os
-import secrets
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from connector.router.environment import OPTIONS, ConfigurationError, read_settings
-
-SECRETS = ("ROUTER_TOKEN_FILE", "ENGINE_KEY_FILE", "FEED_TOKEN_FILE")
+from tests.connector.certificates import make_authority, make_server
+from tests.connector.router.processes import environment_in, run_router, started, stopped
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    found = {"BACKHAUL_STATE_DIR": str(tmp_path / "state"), "BACKHAUL_ROUTER_NAME": "r0"}
-    for name in SECRETS:
-        path = tmp_path / name
-        path.write_text(f"secret-{name}\nsecond line\n")
-        found[f"BACKHAUL_{name}"] = str(path)
-    key = tmp_path / "fleet.key"
-    key.write_text(f"k1 {secrets.token_hex(32)}\n")
-    key.chmod(0o600)
-    found["BACKHAUL_FLEET_KEY_FILE"] = str(key)
-    return found
+    return environment_in(tmp_path)
 
 
 def test_settings_are_read_with_defaults_and_secrets_stay_hidden(environment: dict[str, str]) -> None:
+    del environment["BACKHAUL_CONTROLPLANE_URL"]
     settings = read_settings([], environment)
-    assert settings.router_token == "secret-ROUTER_TOKEN_FILE"
+    assert settings.router_token.current == "secret-ROUTER_TOKEN_FILE"
     assert settings.otlp_endpoint == "http://127.0.0.1:8000/v1/traces"
     assert (settings.host, settings.port, settings.max_body_bytes) == ("127.0.0.1", 8080, 32 * 1024 * 1024)
     assert settings.state_dir == Path(environment["BACKHAUL_STATE_DIR"]) / "routers" / "r0"
@@ -65,6 +53,10 @@ def test_flag_wins_over_variable(environment: dict[str, str]) -> None:
         ("ROUTER_REDIS_URL", "redis://:secret@x/db", "must be redis://"),
         ("ROUTER_REDIS_URL", "redis://:secret@x:port", "is no URL"),
         ("ROUTER_REDIS_URL", "redis://:secret@", "must be redis://"),
+        ("ROUTER_TLS_CERT_FILE", "/nowhere", "go together"),
+        ("ROUTER_TLS_KEY_FILE", "/nowhere", "go together"),
+        ("ENGINE_CA_FILE", "/nowhere", "/nowhere cannot be read (No such file or directory)"),
+        ("ENGINE_CA_FILE", "/etc/hostname", "holds no certificate in PEM"),
     ],
 )
 def test_wrong_setting_is_told_in_one_sentence(
@@ -90,16 +82,21 @@ def test_hosts_of_every_kind_are_taken(environment: dict[str, str], host: str) -
     assert read_settings(["--router-host", host], environment).host == host.strip("[]")
 
 
-async def run_router(environment: dict[str, str], *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "connector.router",
-        *arguments,
-        env={**os.environ, **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+def test_tls_files_are_checked_before_anything_starts(environment: dict[str, str], tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    pair = make_server(tmp_path, "server", authority)
+    environment["BACKHAUL_ROUTER_TLS_CERT_FILE"] = str(pair.cert)
+    environment["BACKHAUL_ROUTER_TLS_KEY_FILE"] = str(pair.key)
+    environment["BACKHAUL_ENGINE_CA_FILE"] = str(authority.cert)
+    settings = read_settings([], environment)
+    assert settings.tls in settings.live
+    assert settings.engine_tls in settings.live
+    pair.key.chmod(0o644)
+    with pytest.raises(ConfigurationError, match=r"ROUTER_TLS_CERT_FILE: the key .* is readable by others"):
+        read_settings([], environment)
+    pair.key.unlink()
+    with pytest.raises(ConfigurationError, match=r"server.key cannot be read"):
+        read_settings([], environment)
 
 
 async def test_help_names_every_option() -> None:
@@ -119,23 +116,13 @@ async def test_wrong_setting_ends_the_process_with_one_line(environment: dict[st
 
 
 async def test_process_listens_alone_and_ends_cleanly_on_sigterm(environment: dict[str, str]) -> None:
-    environment["BACKHAUL_CONTROLPLANE_URL"] = "http://127.0.0.1:9"
-    process = await run_router(environment, "--router-port", "0")
-    assert process.stderr is not None
-    port = ""
-    async with asyncio.timeout(30):
-        while not port:
-            line = (await process.stderr.readline()).decode()
-            assert line, "the process ended early"
-            _, _, port = line.strip().partition("event=listening host=127.0.0.1 port=")
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    process, port = await started(environment)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert b'"status":"ok"' in await reader.read()
     writer.close()
-    taken = await run_router(environment, "--router-port", port)
+    taken = await run_router(environment, "--router-port", str(port))
     _, err = await taken.communicate()
     assert taken.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in err.decode()
-    process.send_signal(signal.SIGTERM)
-    await process.communicate()
-    assert process.returncode == 0
+    await stopped(process)
