@@ -34,23 +34,7 @@ class Metrics:
         self.retries = self._counter("decode_retries_total", "Decode legs sent to a second engine.", "reason")
         self.releases = self._counter("releases_total", "Releases asked of agents.", "outcome")
         self.notice_waits = self._counter("notice_waits_total", "Waits for a lease notice.", "result")
-        self.claims = self._counter(
-            "claims_total", "Claims of running turns, to other routers (sent) and from them.", "result"
-        )
-        self.claim_batches_refused = self._counter(
-            "claim_batches_refused_total", "Batches of claims that were not taken.", "reason"
-        )
-        self.claims_connected = self._gauge("claims_connected", "1 while claims are shared through Redis.").only
-        self.remote_turns = self._gauge("remote_turns", "Turns that other routers say they run.").only
-        self.feed_gaps = self._counter("feed_gaps_total", "Lease feeds that skipped a number.").only
-        self.ejections = self._counter("engine_ejections_total", "Engines put out of use.", "engine", "signal")
-        self.pair_quarantines = self._counter("pair_quarantines_total", "Pairs of engines put out of use.").only
-        self.pairs_out = self._gauge("pairs_quarantined", "Pairs of engines out of use or on trial.").only
-        self.probes = self._counter("probes_total", "Looks at engines that nothing was heard of.", "result")
-        self.engine_ejected = self._gauge("engine_ejected", "1 while an engine is out of use.", "engine", "role")
         self.active_turns = self._gauge("active_turns", "Turns in progress.").only
-        self.engine_active = self._gauge("engine_active_legs", "Legs in flight per engine.", "engine", "role")
-        self.feeds_connected = self._gauge("feeds_connected", "Lease feeds connected.").only
         self.leases = self._gauge("leases", "Leases known from the feeds.").only
         self.known_turns = self._gauge("known_turns", "Turns in the placement index.").only
         self.control_connected = self._gauge("control_connected", "1 while the control plane is connected.").only
@@ -65,6 +49,29 @@ class Metrics:
         self.prefill_seconds = self._latency("prefill_seconds", "Duration of prefill legs.")
         self.ttft_seconds = self._latency("ttft_seconds", "From a request's arrival to its reply's first event.")
         self.turn_seconds = self._latency("turn_seconds", "Duration of turns.")
+
+        self._add_engines()
+        self._add_claims()
+
+    def _add_engines(self) -> None:
+        self.feed_gaps = self._counter("feed_gaps_total", "Lease feeds that skipped a number.").only
+        self.ejections = self._counter("engine_ejections_total", "Engines put out of use.", "engine", "signal")
+        self.pair_quarantines = self._counter("pair_quarantines_total", "Pairs of engines put out of use.").only
+        self.pairs_out = self._gauge("pairs_quarantined", "Pairs of engines out of use or on trial.").only
+        self.probes = self._counter("probes_total", "Looks at engines that nothing was heard of.", "result")
+        self.engine_ejected = self._gauge("engine_ejected", "1 while an engine is out of use.", "engine", "role")
+        self.engine_active = self._gauge("engine_active_legs", "Legs in flight per engine.", "engine", "role")
+        self.feeds_connected = self._gauge("feeds_connected", "Lease feeds connected.").only
+
+    def _add_claims(self) -> None:
+        self.claims = self._counter(
+            "claims_total", "Claims of running turns, to other routers (sent) and from them.", "result"
+        )
+        self.claim_batches_refused = self._counter(
+            "claim_batches_refused_total", "Batches of claims that were not taken.", "reason"
+        )
+        self.claims_connected = self._gauge("claims_connected", "1 while claims are shared through Redis.").only
+        self.remote_turns = self._gauge("remote_turns", "Turns that other routers say they run.").only
 
     def render(self) -> bytes:
         return ("\n".join(self._lines()) + "\n").encode()

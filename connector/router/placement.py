@@ -38,7 +38,8 @@ class Placement:
     one reply, so that an envelope can speak for it. ``records_reply``: another session began with the same prompt, so
     only the reply will tell the two apart. ``replaces``: leases of the session whose history this turn rewrites;
     ``comparison``: how the prompt differs from that of the offered lease. ``num_common``: hashes of the chain that the
-    lease's prompt has too; ``is_continued``: that is all of it, so that its reply comes next in this one.
+    lease's prompt has too; ``is_continued``: that is all of it, so that its reply comes next in this one;
+    ``owns_lease``: it is of this session.
     """
 
     session_id: str
@@ -58,6 +59,7 @@ class Placement:
     patch: PolicyPatch | None
     replaces: tuple[HeldLease, ...] = ()
     comparison: Comparison | None = None
+    owns_lease: bool = False
 
     @property
     def grants_lease(self) -> bool:
@@ -236,12 +238,9 @@ class Placer:
         parent = self._sessions.last(session_id, turns)
         holder = _holder(match, turns, session_id)
         index = self._sessions.start_turn(session_id, turn_id, parent, trace.ref if trace.is_sampled else None)
-        lease, withheld = match.source.lease if match.source else None, None
-        if not policy.bidirectional_kv_xfer:
-            lease, withheld = None, Decision.DISABLED
-        elif lease is None:
-            withheld = match.lost or Decision.NO_PLACEMENT
+        lease, withheld = _offer(match, policy)
         is_continued = match.is_continued_by(prompt)
+        owns_lease = match.source is not None and match.source.is_of(session_id)
         comparison = compare(match.source, prompt) if match.source and lease else None
         replaces = _rewritten(prompt, turns) if is_sequence else ()
         has_twin = not prompt.session_id and any(twin.session_id != session_id for twin in match.twins)
@@ -262,6 +261,7 @@ class Placer:
             withheld=withheld,
             num_common=match.num_common,
             is_continued=is_continued,
+            owns_lease=owns_lease,
             holder=holder,
             is_sequence=is_sequence,
             chain=mark_turn(index, chain),
@@ -271,6 +271,14 @@ class Placer:
             replaces=replaces,
             comparison=comparison,
         )
+
+
+def _offer(match: Match, policy: PolicyValues) -> tuple[HeldLease | None, Decision | None]:
+    """The lease that the turn may reuse, or why there is none."""
+    if not policy.bidirectional_kv_xfer:
+        return None, Decision.DISABLED
+    lease = match.source.lease if match.source else None
+    return lease, None if lease else match.lost or Decision.NO_PLACEMENT
 
 
 def _rewritten(prompt: Prompt, turns: list[KnownTurn]) -> tuple[HeldLease, ...]:

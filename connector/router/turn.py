@@ -192,8 +192,12 @@ class TurnRunner:
         Pinned leases are their operator's.
         """
         lease = turn.placement.lease
-        if lease is None or turn.decode_engine is None or lease.engine == turn.decode_engine.name:
+        if lease is None or not turn.placement.owns_lease:
             return
+        if turn.decode_engine is None or lease.engine == turn.decode_engine.name:
+            return
+        if any(lease.lease_id == replaced.lease_id for replaced in turn.placement.replaces):
+            return  # let go already
         left = self._fleet.get(lease.engine)
         if left is not None and left.facts.draining and turn.placement.grants_lease and lease.deadline != math.inf:
             self._release(lease.engine, lease.lease_id, "drained")

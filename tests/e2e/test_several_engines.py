@@ -191,13 +191,15 @@ async def test_drained_engine_takes_no_turn_and_its_kv_is_pulled_from_it(stack: 
 async def test_sessions_of_a_killed_engine_go_on_at_once_with_right_answers(stack: Stack, key: str) -> None:
     """The last test here: the engine needs its time to come back."""
     talks = await talks_of(stack, key, 4)
-    assert Counter(talk.homes[0] for talk in talks) == {"decode-0": 2, "decode-1": 2}
-    stack.kill("decode-1")
+    ((killed, num_there),) = Counter(talk.homes[0] for talk in talks).most_common(1)
+    assert num_there >= 2
+    (other,) = {"decode-0", "decode-1"} - {killed}
+    stack.kill(killed)
     for talk in talks:
         await talk.check(await talk.say("Still there?"))
-        assert talk.homes[-1] == "decode-0"
+        assert talk.homes[-1] == other
         await talk.until_held()
     for talk in talks:
         await talk.check(await talk.say("And now?"))
         row = await talk.row()
-        assert (row["decode_engine"], row["prefill_decision"] in REUSING) == ("decode-0", True), row
+        assert (row["decode_engine"], row["prefill_decision"] in REUSING) == (other, True), row

@@ -24,6 +24,9 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 OptionalId = Annotated[str, Meta(max_length=128)]
 Count = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 
+MAX_INDEX = 0x7FFFFFFF
+"""Of a turn: routers count on from it, in 32 bits."""
+
 
 class TurnStarted(Struct, frozen=True, array_like=True, tag="s"):
     """``chain`` and ``parts`` as in ``NewTurn``. With ``parent_turn_id`` the turn goes on from that one: nobody else
@@ -32,7 +35,7 @@ class TurnStarted(Struct, frozen=True, array_like=True, tag="s"):
     turn_id: Id
     session_id: Id
     tenant: Id
-    index: Count
+    index: Annotated[int, Meta(ge=0, le=MAX_INDEX)]
     chain: Annotated[bytes, Meta(max_length=MAX_CHAIN * PACKED_BYTES)]
     parts: Annotated[bytes, Meta(max_length=MAX_PARTS * PART_BYTES)]
     parent_turn_id: OptionalId
@@ -43,7 +46,15 @@ class TurnStarted(Struct, frozen=True, array_like=True, tag="s"):
 
     @classmethod
     def of(cls, turn: NewTurn) -> "TurnStarted":
-        return cls(turn.turn_id, turn.session_id, turn.tenant, turn.index, turn.chain, turn.parts, turn.parent_turn_id)
+        return cls(
+            turn.turn_id,
+            turn.session_id,
+            turn.tenant,
+            min(turn.index, MAX_INDEX),
+            turn.chain,
+            turn.parts,
+            turn.parent_turn_id,
+        )
 
     @property
     def turn(self) -> NewTurn:

@@ -103,7 +103,6 @@ class RemoteTurns:
                 self._end(peer, turn_id, is_served, reply, num_prompt_tokens)
 
     def _start(self, peer: Peer, claim: TurnStarted, now: float) -> None:
-        self._sessions.learn(claim.session_id, claim.index, claim.turn_id)
         if self._index.get(claim.turn_id) is not None:
             return  # its lease was faster
         if self._num_turns >= MAX_TURNS:
@@ -123,7 +122,11 @@ class RemoteTurns:
         if peer.turns.pop(turn_id, None) is None:
             return
         self._num_turns -= 1
+        turn = None if is_served else self._index.get(turn_id)
+        number = (turn.session_id, turn.index) if turn is not None else None
         self._life.finish(turn_id, is_served, reply, num_prompt_tokens)
+        if number is not None:  # what leaves nothing in the index still had a number
+            self._sessions.learn(*number, turn_id)
 
     def _forget(self, peer: Peer) -> None:
         """What it claimed may have ended unheard. Leases stay: they come from the feeds."""

@@ -5,7 +5,8 @@ The stream is short and runs out by itself: Redis keeps nothing of a fleet that 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,7 +41,9 @@ READ_MS = 1_000
 MAX_READ = 256
 ANSWER_SECONDS = 3.0
 GOODBYE_SECONDS = 0.5
-CANCEL_SECONDS = 0.2
+
+STEADY_SECONDS = 10.0
+"""A connection that lasted so long is dialled again at once; a server that only takes them to refuse all is not."""
 
 log = logging.getLogger(__name__)
 
@@ -61,51 +64,51 @@ class ClaimSharing:
         self._sender: Redis | None = None
 
     async def run(self) -> None:
-        parts = (self._keep("out", self._send_on), self._keep("in", self._read_on), self._expire())
-        tasks = [asyncio.create_task(part) for part in parts]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            await _end(tasks)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep("out", self._send_on))
+            group.create_task(self._keep("in", self._read_on))
+            group.create_task(self._expire())
 
     async def say_goodbye(self) -> None:
         """The others needn't wait until they miss this router. Best effort, at most half a second."""
         if not self._link.is_up:
             return
-        client = self._dial()
         try:
-            async with asyncio.timeout(GOODBYE_SECONDS), client:
+            async with self._dialled() as client, asyncio.timeout(GOODBYE_SECONDS):
                 await self._send(client, [self._outbox.take(is_last=True)])
         except (RedisError, OSError, TimeoutError) as error:
             log.debug("event=claims_goodbye_unsaid reason=%s", type(error).__name__)
 
     async def _keep(self, way: str, work: Callable[[Redis], Awaitable[None]]) -> None:
         """One way for ever: dials again with growing pauses, while the router goes on with what it knows."""
-        waits = delays()
+        waits, loop = delays(), asyncio.get_running_loop()
         while True:
-            client = self._dial()
+            dialled_at = loop.time()
             try:
-                await client.time()
-                waits = delays()
-                await work(client)
+                async with self._dialled() as client:
+                    await work(client)
             except (RedisError, OSError, TimeoutError) as error:
                 self._link.fall(way, error)
-            finally:
-                await client.aclose()
+            _obey_cancellation()
+            if loop.time() - dialled_at > STEADY_SECONDS:
+                waits = delays()
             await asyncio.sleep(next(waits))
 
-    def _dial(self) -> Redis:
-        """One connection without retries of its own: ``_keep`` does that, and says so."""
-        return Redis.from_url(
+    @asynccontextmanager
+    async def _dialled(self) -> AsyncIterator[Redis]:
+        """A client without retries of its own: ``_keep`` does that, and says so. It dials with its first command, and
+        is closed also when it is cancelled meanwhile."""
+        client = Redis.from_url(
             self._url,
             protocol=2,
-            single_connection_client=True,
             socket_connect_timeout=ANSWER_SECONDS,
             socket_timeout=ANSWER_SECONDS,
             retry=Retry(NoBackoff(), 0),
         )
+        try:
+            yield client
+        finally:
+            await client.aclose()
 
     async def _expire(self) -> None:
         while True:
@@ -122,6 +125,7 @@ class ClaimSharing:
                 while self._outbox.num_queued and len(batches) < 16:
                     batches.append(self._outbox.take())
                 await self._send(client, batches)
+                _obey_cancellation()
                 self._link.rise("out")
                 await self._outbox.wait(HEARTBEAT_SECONDS)
                 await asyncio.sleep(GATHER_SECONDS)
@@ -145,6 +149,7 @@ class ClaimSharing:
         self._link.rise("in")
         while True:
             answer: Any = await client.xread({STREAM: position}, count=MAX_READ, block=READ_MS)
+            _obey_cancellation()
             if answer:
                 for entry, fields in answer[0][1]:
                     position = entry
@@ -167,13 +172,11 @@ class ClaimSharing:
         self._remote.take(batch)
 
 
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Asks again: a Redis client swallows a cancellation that comes together with an answer or a timeout."""
-    left = set(tasks)
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_SECONDS)
+def _obey_cancellation() -> None:
+    """The client (redis-py 8.1) may swallow a cancellation that comes as an answer does; it would be lost for good."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _server_of(url: str) -> str:

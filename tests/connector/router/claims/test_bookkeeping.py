@@ -1,15 +1,21 @@
 """Claims without sockets: what is queued, numbered, applied, and given up when."""
 
+import asyncio
+
 import pytest
+import redis
+from redis.asyncio import Redis
 
 from connector.router.claims import outbox as outbox_module
 from connector.router.claims.messages import MAX_CLAIMS, Batch, Claim, TurnDecoding, TurnEnded, TurnStarted
 from connector.router.claims.outbox import ClaimOutbox
 from connector.router.claims.remote import MAX_ROUTERS, SILENT_SECONDS, RemoteTurns
+from connector.router.claims.sharing import ClaimSharing
 from connector.router.index import TurnIndex
 from connector.router.known import NewTurn
 from connector.router.metrics import Metrics
 from connector.router.sessions import Sessions
+from connector.signing import FleetKey
 
 LIFETIME_SECONDS = 600.0
 
@@ -187,3 +193,23 @@ def test_queue_that_overflows_is_dropped_and_what_runs_is_told_anew(monkeypatch:
     batch = outbox.take()
     assert batch.is_reset
     assert [claim.turn_id for claim in batch.claims] == ["t5", "t5"]
+
+
+async def test_cancellation_that_the_client_swallows_still_ends_the_sharing(listener: Listener) -> None:
+    key = FleetKey({"k1": bytes(32)})
+    sharing = ClaimSharing("redis://127.0.0.1:1/0", key, ClaimOutbox(), listener.remote, listener.metrics)
+    is_working = asyncio.Event()
+
+    async def deaf(client: Redis) -> None:
+        is_working.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise redis.ConnectionError from None
+
+    task = asyncio.create_task(sharing._keep("in", deaf))
+    await is_working.wait()
+    task.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError):
+            await task

@@ -76,7 +76,7 @@ BAD_CLAIMS: dict[str, Claim] = {
     "no id": started(""),
     "tenant": TurnStarted("t", "s", "x" * 129, 0, b"", b"", ""),
     "chain": started("t", chain=bytes(8 * 256)),
-    "index": TurnStarted("t", "s", "default", 2**32, b"", b"", ""),
+    "index": TurnStarted("t", "s", "default", 2**31, b"", b"", ""),
     "parts": TurnStarted("t", "s", "default", 0, b"", bytes(8 * 1025), ""),
     "engine": TurnDecoding("t", "x" * 129),
 }
