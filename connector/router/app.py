@@ -12,6 +12,7 @@ from connector.router.control import ControlClient
 from connector.router.endpoints import Doors
 from connector.router.environment import Settings
 from connector.router.live import follow
+from connector.router.ownport import OwnDoors
 from connector.router.store import load_snapshot, save_snapshot
 
 FAREWELL_SECONDS = 2.0
@@ -32,8 +33,10 @@ class Router:
         self._settings = settings
         self._parts = parts
         self._doors = Doors(parts)
+        self._doors.is_one_of_several = settings.process_number is not None
         self._tasks: list[asyncio.Task[None]] = []
         self._server = HttpServer(self._doors, Limits(max_body_bytes=settings.max_body_bytes))
+        self._own = HttpServer(OwnDoors(self._doors), Limits(max_body_bytes=0))
         self.failed = asyncio.Event()
         self._reload_asked = asyncio.Event()
         self._control = ControlClient(
@@ -92,13 +95,18 @@ class Router:
         self._parts.upstream.close()
         self._parts.spool.close()
         self._parts.access.flush()
+        await self._own.close()
         if self._parts.exporter is not None:
             await self._parts.exporter.flush()
 
     async def _listen(self) -> None:
         tls = self._settings.tls
         context = steady_context(lambda: tls.current) if tls is not None else None
-        await self._server.start(self._settings.host, self._settings.port, tls=context)
+        reuse_port = True if self._settings.process_number is not None else None
+        if self._settings.metrics_port is not None:
+            await self._own.start(self._settings.metrics_host, self._settings.metrics_port)
+            log.info("event=metrics_listening host=%s port=%s", self._settings.metrics_host, self._own.port)
+        await self._server.start(self._settings.host, self._settings.port, tls=context, reuse_port=reuse_port)
         log.info("event=listening host=%s port=%s", self._settings.host, self.port)
 
     def _is_all_told(self) -> bool:

@@ -79,7 +79,8 @@ class Parts(Base):
 def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
     """The parts, nothing started yet. Creates the state directory."""
     prepare_state_dir(settings.state_dir)
-    base = _base(settings, access or AccessLog(sys.stdout.buffer))
+    router = "" if settings.process_number is None else settings.router_name
+    base = _base(settings, access or AccessLog(sys.stdout.buffer, router))
     spans = SpanQueue() if settings.otlp_endpoint else None
     keyring, sessions, outbox = SessionKeyring(settings.fleet_key), Sessions(), ClaimOutbox(bool(settings.redis_url))
     placer = Placer(base.fleet, base.index, sessions, base.book, keyring, base.metrics, outbox)

@@ -38,6 +38,7 @@ class Doors:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.is_draining = False
+        self.is_one_of_several = False
         self.has_fleet = False
         self.is_control_connected: Callable[[], bool] = lambda: False
         self._handlers: dict[str, dict[str, Handler]] = {
@@ -130,6 +131,13 @@ class Doors:
         return self._json(http, 200 if is_ready else 503, orjson.dumps({"ready": is_ready, **outlook}))
 
     async def _tell_metrics(self, http: Request) -> Response:
+        if self.is_one_of_several:
+            message = "Several processes share this port. Each has its metrics at a port of its own."
+            raise ApiError(404, message, code="metrics_elsewhere")
+        return self.metrics(http)
+
+    def metrics(self, http: Request) -> Response:
+        """Those of this process."""
         self._sample()
         return self._count(http, Response(200, self._parts.metrics.render(), [field("Content-Type", CONTENT_TYPE)]))
 

@@ -6,31 +6,24 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
-from connector.http import client_context, server_context
-from connector.router.live import Fixed, LiveFiles, Refreshed, Source
-from connector.router.secretfiles import read_secret
-from connector.signing import FleetKeyFile, FleetKeySource
-
-T = TypeVar("T")
+from connector.router import settingfiles
+from connector.router.live import Fixed, Refreshed, Source
+from connector.router.settingfiles import ConfigurationError
+from connector.signing import FleetKeySource
 
 NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
-
-
-class ConfigurationError(Exception):
-    """The router cannot start; the message is one sentence for the operator."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """Validated once at start. Durations in seconds, sizes in bytes. ``state_dir`` is this router's own directory.
     ``tls``: what clients are served by, plain HTTP if absent; ``engine_tls``: what engines are trusted by. ``live`` is
-    what follows its files."""
+    what follows its files. ``process_number``: which of ``processes`` this is, absent in the one that starts them."""
 
     controlplane_url: str
     router_name: str
@@ -57,6 +50,10 @@ class Settings:
     tls: Source[ssl.SSLContext] | None = None
     engine_tls: Source[ssl.SSLContext] | None = None
     live: tuple[Refreshed, ...] = ()
+    processes: int = 1
+    process_number: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
     log_level: Source[str] = Fixed("INFO")  # noqa: RUF009 - never changes
 
 
@@ -96,6 +93,10 @@ OPTIONS = (
     Option("ROUTER_MAX_TURNS", "4096", "most requests to engines in flight in this process; 0 for no limit"),
     Option("ROUTER_MAX_TENANT_TURNS", "0", "most of them of one tenant; 0 for no limit of its own"),
     Option("ROUTER_MAX_ENGINE_LEGS", "0", "most legs of this process in flight at one engine; 0 for no limit"),
+    Option("ROUTER_PROCESSES", "1", "router processes that share the port; each has its own name, <name>-<number>"),
+    Option("ROUTER_PROCESS_NUMBER", "", "which of them this is; the router sets it itself"),
+    Option("ROUTER_METRICS_HOST", "127.0.0.1", "address of the port for metrics and health"),
+    Option("ROUTER_METRICS_PORT", "", "port for metrics and health alone, of process number n this + n; 0: any"),
     Option("ROUTER_TLS_CERT_FILE", "", "certificate with its chain, PEM; with it the router speaks TLS only"),
     Option("ROUTER_TLS_KEY_FILE", "", "its key, PEM, readable by nobody else"),
     Option("ENGINE_CA_FILE", "", "authorities that https engines are trusted by, PEM; default: the system's"),
@@ -130,22 +131,15 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
     endpoint = raw["OTLP_ENDPOINT"] or f"{controlplane_url}/v1/traces"
     if endpoint == "none":
         endpoint = ""
-    router_name = _name(raw, "ROUTER_NAME")
-    router_token, engine_key, feed_token = (
-        _secret(raw, name) for name in ("ROUTER_TOKEN_FILE", "ENGINE_KEY_FILE", "FEED_TOKEN_FILE")
-    )
-    fleet_key, log_level, tls, engine_tls = _fleet_key(raw), _log_level(raw), _tls(raw), _engine_tls(raw)
-    live = (fleet_key, router_token, engine_key, feed_token, tls, engine_tls, log_level)
+    number, metrics_port = _number_or_none(raw, "ROUTER_PROCESS_NUMBER", 63), _metrics_port(raw)
+    router_name = _name(raw, "ROUTER_NAME", "" if number is None else f"-{number}")
     return Settings(
+        **vars(settingfiles.read_files(raw)),
         controlplane_url=controlplane_url,
         router_name=router_name,
-        router_token=router_token,
         host=_host(raw, "ROUTER_HOST"),
         port=int(_number(raw, "ROUTER_PORT", 0, 65535)),
-        engine_key=engine_key,
-        feed_token=feed_token,
-        fleet_key=fleet_key,
-        state_dir=Path(_text(raw, "STATE_DIR")) / "routers" / router_name,
+        state_dir=Path(settingfiles.text(raw, "STATE_DIR")) / "routers" / router_name,
         otlp_endpoint=endpoint,
         max_body_bytes=int(_number(raw, "ROUTER_MAX_BODY_BYTES", 1024, 1 << 30)),
         drain_seconds=_number(raw, "ROUTER_DRAIN_SECONDS", 0, 3600),
@@ -159,29 +153,33 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         max_tenant_turns=int(_number(raw, "ROUTER_MAX_TENANT_TURNS", 0, 1_000_000)),
         max_engine_legs=int(_number(raw, "ROUTER_MAX_ENGINE_LEGS", 0, 1_000_000)),
         redis_url=_redis_url(raw),
-        tls=tls,
-        engine_tls=engine_tls,
-        live=tuple(one for one in live if isinstance(one, FleetKeyFile | LiveFiles)),
-        log_level=log_level,
+        processes=int(_number(raw, "ROUTER_PROCESSES", 1, 64)),
+        process_number=number,
+        metrics_host=_host(raw, "ROUTER_METRICS_HOST"),
+        metrics_port=metrics_port + (number or 0) if metrics_port else metrics_port,
     )
 
 
-def _text(raw: Mapping[str, str | None], name: str) -> str:
-    value = raw[name]
-    if not value:
-        raise ConfigurationError(f"BACKHAUL_{name} is not set and has no default.")
-    return value
+def _metrics_port(raw: Mapping[str, str | None]) -> int | None:
+    port, processes = _number_or_none(raw, "ROUTER_METRICS_PORT", 65535 - 63), _number(raw, "ROUTER_PROCESSES", 1, 64)
+    if port is None and processes > 1:
+        raise ConfigurationError("BACKHAUL_ROUTER_METRICS_PORT must be set where BACKHAUL_ROUTER_PROCESSES is above 1.")
+    return port
 
 
-def _name(raw: Mapping[str, str | None], name: str) -> str:
-    value = _text(raw, name)
+def _number_or_none(raw: Mapping[str, str | None], name: str, highest: int) -> int | None:
+    return int(_number(raw, name, 0, highest)) if raw[name] else None
+
+
+def _name(raw: Mapping[str, str | None], name: str, suffix: str) -> str:
+    value = settingfiles.text(raw, name) + suffix
     if not NAME_PATTERN.fullmatch(value):
         raise ConfigurationError(f"BACKHAUL_{name} must be 1-128 letters, digits, dots, dashes or underscores.")
     return value
 
 
 def _number(raw: Mapping[str, str | None], name: str, lowest: float, highest: float) -> float:
-    value = _text(raw, name)
+    value = settingfiles.text(raw, name)
     try:
         number = float(value)
     except ValueError:
@@ -192,7 +190,7 @@ def _number(raw: Mapping[str, str | None], name: str, lowest: float, highest: fl
 
 
 def _url(raw: Mapping[str, str | None], name: str) -> str:
-    value = _text(raw, name).rstrip("/")
+    value = settingfiles.text(raw, name).rstrip("/")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigurationError(f"BACKHAUL_{name} must be an http or https URL, not {value!r}.")
@@ -213,71 +211,11 @@ def _redis_url(raw: Mapping[str, str | None]) -> str:
     raise ConfigurationError("BACKHAUL_ROUTER_REDIS_URL must be redis://, rediss:// or unix://, or empty.")
 
 
-def _log_level(raw: Mapping[str, str | None]) -> Source[str]:
-    if raw["LOG_LEVEL_FILE"]:
-        path = Path(raw["LOG_LEVEL_FILE"])
-        return _live("LOG_LEVEL_FILE", "log level", (path,), lambda: _level(read_secret(path)))
-    try:
-        return Fixed(_level(_text(raw, "LOG_LEVEL")))
-    except ValueError as error:
-        raise ConfigurationError(f"BACKHAUL_LOG_LEVEL: {error}.") from None
-
-
-def _level(text: str) -> str:
-    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise ValueError("the log level must be DEBUG, INFO, WARNING or ERROR")
-    return text.upper()
-
-
 def _host(raw: Mapping[str, str | None], name: str) -> str:
-    value = _text(raw, name).strip("[]")
+    value = settingfiles.text(raw, name).strip("[]")
     try:
         ipaddress.ip_address(value)
     except ValueError:
         if not NAME_PATTERN.fullmatch(value):
             raise ConfigurationError(f"BACKHAUL_{name} must be an address or a host name, not {value!r}.") from None
     return value
-
-
-def _secret(raw: Mapping[str, str | None], name: str) -> LiveFiles[str]:
-    path = Path(_text(raw, name))
-    what = name.removesuffix("_FILE").lower().replace("_", " ")
-    return _live(name, what, (path,), lambda: read_secret(path))
-
-
-def _fleet_key(raw: Mapping[str, str | None]) -> FleetKeyFile:
-    path = Path(_text(raw, "FLEET_KEY_FILE"))
-    try:
-        return FleetKeyFile(path)
-    except OSError as error:
-        raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {path} cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        raise ConfigurationError(f"BACKHAUL_FLEET_KEY_FILE: {error}.") from None
-
-
-def _tls(raw: Mapping[str, str | None]) -> LiveFiles[ssl.SSLContext] | None:
-    cert, key = raw["ROUTER_TLS_CERT_FILE"], raw["ROUTER_TLS_KEY_FILE"]
-    if not cert and not key:
-        return None
-    if not cert or not key:
-        raise ConfigurationError("BACKHAUL_ROUTER_TLS_CERT_FILE and BACKHAUL_ROUTER_TLS_KEY_FILE go together.")
-    cert_file, key_file = Path(cert), Path(key)
-    return _live(
-        "ROUTER_TLS_CERT_FILE", "certificate", (cert_file, key_file), lambda: server_context(cert_file, key_file)
-    )
-
-
-def _engine_tls(raw: Mapping[str, str | None]) -> LiveFiles[ssl.SSLContext] | None:
-    if not raw["ENGINE_CA_FILE"]:
-        return None
-    path = Path(raw["ENGINE_CA_FILE"])
-    return _live("ENGINE_CA_FILE", "engine authorities", (path,), lambda: client_context(path))
-
-
-def _live(name: str, what: str, paths: tuple[Path, ...], load: Callable[[], T]) -> LiveFiles[T]:
-    try:
-        return LiveFiles(what, paths, load)
-    except OSError as error:
-        raise ConfigurationError(f"BACKHAUL_{name}: {error.filename} cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        raise ConfigurationError(f"BACKHAUL_{name}: {error}.") from None

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from connector.router.environment import OPTIONS, ConfigurationError, read_settings
+from connector.router.environment import OPTIONS, read_settings
+from connector.router.settingfiles import ConfigurationError
 from tests.connector.certificates import make_authority, make_server
 from tests.connector.router.processes import environment_in, run_router, started, stopped
 
