@@ -13,6 +13,7 @@ from connector.router.endpoints import Doors
 from connector.router.environment import Settings
 from connector.router.live import follow
 from connector.router.ownport import OwnDoors
+from connector.router.ownuse import watch_loop
 from connector.router.store import load_snapshot, save_snapshot
 
 FAREWELL_SECONDS = 2.0
@@ -36,6 +37,7 @@ class Router:
         self._doors.is_one_of_several = settings.process_number is not None
         self._tasks: list[asyncio.Task[None]] = []
         self._server = HttpServer(self._doors, Limits(max_body_bytes=settings.max_body_bytes))
+        self._doors.num_connections = lambda: len(self._server.connections)
         self._own = HttpServer(OwnDoors(self._doors), Limits(max_body_bytes=0))
         self.failed = asyncio.Event()
         self._reload_asked = asyncio.Event()
@@ -66,6 +68,7 @@ class Router:
         self._supervise("control", self._control.run())
         self._supervise("models", self._parts.models.run())
         self._supervise("upstream", self._parts.upstream.run())
+        self._supervise("loop", watch_loop(self._parts.metrics.loop_lag))
         self._supervise("live", follow(self._settings.live, self._reload_asked))
         if self._parts.exporter is not None:
             self._supervise("exporter", self._parts.exporter.run())

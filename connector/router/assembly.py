@@ -98,6 +98,7 @@ def assemble(settings: Settings, access: AccessLog | None = None) -> Parts:
 
 def _base(settings: Settings, access: AccessLog) -> Base:
     metrics, fleet = Metrics(), Fleet(settings.max_engine_legs)
+    metrics.info.labels(router_version()).set(1)
     index = TurnIndex(settings.index_turns, settings.index_bytes, settings.tenant_share)
     feeds = Feeds(settings.feed_token, metrics, fleet)
     tls = settings.engine_tls

@@ -172,6 +172,7 @@ class DecodeLeg:
         if ending.num_prompt_tokens:
             turn.num_prompt_tokens = ending.num_prompt_tokens
         turn.num_output_tokens = ending.num_output_tokens
+        turn.num_decode_cached = ending.num_cached_tokens
         self._note_ending(turn, Signal.TRUNCATED if ending.missing else None)
         if ending.missing:
             turn.outcome = Outcome.ERROR

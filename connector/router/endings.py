@@ -24,13 +24,15 @@ OPENINGS = {Endpoint.RESPONSES: b"\nevent: response.output_item.added"}
 
 
 class Ending:
-    """``is_complete``: nothing is missing. ``has_error``: the engine itself said that it failed."""
+    """``is_complete``: nothing is missing. ``has_error``: the engine itself said that it failed. ``num_cached_tokens``:
+    of the prompt, what the engine had when it began; absent unless it tells (``--enable-prompt-tokens-details``)."""
 
-    __slots__ = ("has_error", "is_complete", "num_output_tokens", "num_prompt_tokens")
+    __slots__ = ("has_error", "is_complete", "num_cached_tokens", "num_output_tokens", "num_prompt_tokens")
 
     def __init__(self, endpoint: Endpoint, tail: bytes, is_events: bool) -> None:
         self.num_prompt_tokens = 0
         self.num_output_tokens = 0
+        self.num_cached_tokens: int | None = None
         self.has_error = False
         self.is_complete = True
         if not is_events:
@@ -99,6 +101,9 @@ class Ending:
             prompt, output = usage.get("input_tokens"), usage.get("output_tokens")
         if not isinstance(prompt, int):
             return False
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        held = details.get("cached_tokens") if isinstance(details, dict) else usage.get("cache_read_input_tokens")
+        self.num_cached_tokens = held if isinstance(held, int) and held >= 0 else None
         cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
         self.num_prompt_tokens = prompt + sum(count for count in cached if isinstance(count, int))
         self.num_output_tokens = output if isinstance(output, int) else 0

@@ -40,6 +40,7 @@ class Doors:
         self.is_draining = False
         self.is_one_of_several = False
         self.has_fleet = False
+        self.num_connections: Callable[[], int] = lambda: 0
         self.is_control_connected: Callable[[], bool] = lambda: False
         self._handlers: dict[str, dict[str, Handler]] = {
             **{endpoint.value: {"POST": self._turn_handler(endpoint)} for endpoint in Endpoint},
@@ -162,6 +163,9 @@ class Doors:
         metrics.events_pending.set(parts.spool.num_pending)
         metrics.events_dropped.set(parts.spool.num_dropped)
         metrics.pairs_out.set(len(parts.pairs.out()))
+        metrics.spans_dropped.set(parts.exporter.num_dropped if parts.exporter is not None else 0)
+        metrics.in_flight.set(parts.admission.num_active)
+        metrics.client_connections.set(self.num_connections())
         for file in parts.live:
             metrics.file_refused.labels(file.what).set(file.is_refused)
         metrics.engine_active.clear()

@@ -65,6 +65,10 @@ class SpanExporter:
         self._token = token
         self._unsent: list[bytes] = []
 
+    @property
+    def num_dropped(self) -> int:
+        return self._queue.num_dropped
+
     async def run(self) -> None:
         """Exports for ever, slower while the receiver is away."""
         waits = delays(LONGEST_RETRY_SECONDS)

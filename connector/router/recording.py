@@ -61,6 +61,9 @@ class Recorder:
             metrics.prefill_decisions.labels(turn.reply.decision.value).inc()
             if turn.reply.diverged_at_token is not None:
                 metrics.diverged_at.observe(turn.reply.diverged_at_token)
+        computed = turn.num_decode_computed
+        if computed is not None and turn.outcome is Outcome.OK:
+            metrics.note_handoff(turn.num_prompt_tokens, computed)
         if turn.difference is not None:
             metrics.diverged.labels(turn.difference.role).inc()
         if turn.alone is not None:
@@ -210,6 +213,7 @@ def _access_entry(turn: Turn, duration: float) -> dict[str, object]:
         "offered_lease": placement.lease.lease_id if placement.lease else "",
         "pulled_tokens": turn.reply.num_pulled_tokens if turn.reply else 0,
         "diverged_at_token": turn.reply.diverged_at_token if turn.reply else None,
+        "decode_computed_tokens": turn.num_decode_computed,
         "replaced_leases": len(turn.placement.replaces),
         "place_ms": round(turn.placing.seconds * 1000, 2),
         "prefill_ms": round(turn.prefill.seconds * 1000, 2),

@@ -62,7 +62,8 @@ class Turn:
     """Mutable, owned by one request's task. ``started`` is monotonic seconds, ``started_ns`` Unix nanoseconds.
 
     ``base_headers`` are the client's end-to-end headers, rendered; ``prefill_status`` is 0 until P answered; ``keeper``
-    is the only engine that can render the prompt, which goes on from a response that it keeps.
+    is the only engine that can render the prompt, which goes on from a response that it keeps; ``num_decode_cached`` is
+    what D said that it had of the prompt when it began.
     """
 
     turn_id: str
@@ -93,6 +94,7 @@ class Turn:
     num_bytes: int = 0
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
+    num_decode_cached: int | None = None
     reply_digest: bytes = b""
     decode_envelope: str = ""
     _is_reserved: bool = False
@@ -114,6 +116,13 @@ class Turn:
         """Why less than the whole offer could be reused, as far as messages tell it."""
         comparison = self.placement.comparison
         return comparison.explain(self.reply.diverged_at_token if self.reply else None) if comparison else None
+
+    @property
+    def num_decode_computed(self) -> int | None:
+        """Tokens of the prompt that D computed though P had; absent without an offer of P's, and if D didn't tell."""
+        if self.alone is not None or self.num_decode_cached is None:
+            return None
+        return max(0, self.num_prompt_tokens - self.num_decode_cached)
 
     @property
     def ttft_seconds(self) -> float:
