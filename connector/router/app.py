@@ -81,10 +81,10 @@ class Router:
         self._reload_asked.set()
 
     async def stop(self) -> None:
-        """Takes no new turn, lets those in flight end within the drain time, then leaves nothing behind."""
+        """Takes no new request, lets those in flight end within the drain time, then leaves nothing behind."""
         self._doors.is_draining = True
         self._server.stop_listening()
-        await self._until(lambda: self._parts.turns.num_active == 0, self._settings.drain_seconds)
+        await self._until(lambda: self._parts.admission.num_active == 0, self._settings.drain_seconds)
         await self._server.close()
         await self._until(self._is_all_told, FAREWELL_SECONDS)
         for task in self._tasks:
@@ -107,10 +107,16 @@ class Router:
         context = steady_context(lambda: tls.current) if tls is not None else None
         reuse_port = True if self._settings.process_number is not None else None
         if self._settings.metrics_port is not None:
-            await self._own.start(self._settings.metrics_host, self._settings.metrics_port)
-            log.info("event=metrics_listening host=%s port=%s", self._settings.metrics_host, self._own.port)
+            await self._listen_for_metrics(self._settings.metrics_host, self._settings.metrics_port)
         await self._server.start(self._settings.host, self._settings.port, tls=context, reuse_port=reuse_port)
         log.info("event=listening host=%s port=%s", self._settings.host, self.port)
+
+    async def _listen_for_metrics(self, host: str, port: int) -> None:
+        try:
+            await self._own.start(host, port)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}; for metrics, at {host}:{port}") from error
+        log.info("event=metrics_listening host=%s port=%s", host, self._own.port)
 
     def _is_all_told(self) -> bool:
         control_done = not self._control.is_connected or self._parts.spool.num_pending == 0

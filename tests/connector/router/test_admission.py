@@ -187,6 +187,28 @@ async def test_failures_of_every_kind_leave_nothing_counted(still_scene: Scene) 
     assert all(engine.num_active == 0 for engine in still_scene.live.fleet)
 
 
+async def test_token_count_in_flight_is_answered_before_the_router_stops(scene: Scene) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(request: web.BaseRequest, received: Received) -> None:
+        await go_on.wait()
+
+    scene.prefill.script = scene.decode.script = wait
+
+    async def count() -> int:
+        async with scene.post("/tokenize", {"model": MODEL, "prompt": "hi"}) as response:
+            await response.read()
+            return response.status
+
+    counting = asyncio.create_task(count())
+    await eventually(lambda: scene.prefill.received or scene.decode.received, "an engine counts")
+    stopping = asyncio.create_task(scene.stop_router())
+    await eventually(lambda: scene.router and scene.router._doors.is_draining, "the router drains")
+    go_on.set()
+    assert await counting == 200
+    await stopping
+
+
 def leaving(seconds: float, is_answered: bool) -> Request:
     http = Request(cast(Connection, None))
     http.principal, http.arrived, http.is_answered = "t", time.monotonic() - seconds, is_answered

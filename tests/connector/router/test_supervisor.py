@@ -129,6 +129,14 @@ async def test_taken_port_ends_the_group_at_once(environment: dict[str, str], ta
     assert "process_started" not in err.decode()
 
 
+async def test_taken_port_for_metrics_is_named(environment: dict[str, str], taken: int) -> None:
+    environment |= {"BACKHAUL_ROUTER_PROCESSES": "1", "BACKHAUL_ROUTER_METRICS_PORT": str(taken)}
+    process = await run_router(environment, "--router-port", "0")
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    assert f"for metrics, at 127.0.0.1:{taken})" in err.decode()
+
+
 def test_several_processes_need_a_port_for_their_metrics(environment: dict[str, str]) -> None:
     del environment["BACKHAUL_ROUTER_METRICS_PORT"]
     with pytest.raises(ConfigurationError, match="BACKHAUL_ROUTER_METRICS_PORT must be set"):

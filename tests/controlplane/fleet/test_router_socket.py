@@ -151,6 +151,22 @@ async def test_router_that_leaves_is_shown_as_disconnected(server_url: str, rout
     await eventually(lambda: Router.objects.get().connected, False)
 
 
+async def test_processes_of_one_router_speak_beside_each_other_with_one_token(
+    server_url: str, router_secret: str
+) -> None:
+    """A token opens the door and binds no name."""
+    async with router_socket(server_url, router_secret) as first, router_socket(server_url, router_secret) as second:
+        for number, peer in enumerate((first, second)):
+            await peer.say(router_hello(f"r0-{number}", boot=f"boot-{number}"))
+            assert (await peer.next_of(Welcome)).approved
+        for peer, boot, sequence in ((first, "boot-0", 1), (second, "boot-1", 1), (first, "boot-0", 2)):
+            await peer.say(RouterStatus(num_active_turns=0, num_leases=0, num_pending_events=0, num_dropped_events=0))
+            await peer.say(batch(turn(), first=sequence, boot=boot))
+            assert (await peer.next_of(EventsCommitted)).sequence == sequence
+        connected = await ask(lambda: list(Router.objects.filter(connected=True).order_by("name")))
+        assert [router.name for router in connected] == ["r0-0", "r0-1"]
+
+
 async def test_hello_with_a_bad_name_is_refused(server_url: str, router_secret: str) -> None:
     async with router_socket(server_url, router_secret) as peer:
         await peer.socket.send_str('{"type":"RouterHello","protocol":1,"boot":"b","router_name":"no spaces"}')
