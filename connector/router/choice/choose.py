@@ -1,15 +1,21 @@
 """The choice among candidates. Pure: the same candidates give the same choice."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from connector.router.choice.costs import Cost
+from connector.router.choice.costs import SHARE_PER_TURN, Cost
 
 HOLDER_SHARE = 0.5
-HOLDER_SECONDS = 0.15
-"""Another engine is clearly cheaper than the holder when it saves more than both: this share of its own cost, and this
-many seconds. Estimates err, and a conversation that moves leaves its KV behind."""
+"""Another engine is clearly cheaper than the holder when it saves more than this share of its own cost, and more than
+the noise. A conversation that moves leaves its KV behind."""
+
+TYPICAL_IN_FLIGHT = 50
+"""Turns that a busy engine has in flight; how many it has in a moment varies by about the square root of that."""
+
+NOISE_SHARE = SHARE_PER_TURN * math.sqrt(TYPICAL_IN_FLIGHT)
+"""Of a usual turn: what the queues of two engines alike differ by from one moment to the next."""
 
 TIE_SECONDS = 0.001
 """Costs that differ by less are equal, and the engine that wasn't picked for longest is taken."""
@@ -52,11 +58,11 @@ class Choice:
     rejected: tuple[tuple[Candidate, WhyNot], ...] = ()
 
 
-def choose(candidates: Sequence[Candidate]) -> Choice | None:
+def choose(candidates: Sequence[Candidate], noise_seconds: float = 0.0) -> Choice | None:
     """The holder unless another is clearly cheaper, else the cheapest; engines that are avoided only if all are.
 
     Absent when there is no candidate. None but a holder is ever chosen while another is nowhere dearer and somewhere
-    cheaper.
+    cheaper. ``noise_seconds``: what costs of engines alike differ by.
     """
     if not candidates:
         return None
@@ -65,7 +71,7 @@ def choose(candidates: Sequence[Candidate]) -> Choice | None:
     usable = [one for one in candidates if not one.is_avoided] or list(candidates)
     best, tied = _cheapest(usable)
     holder = next((one for one in usable if one.is_holder), None)
-    if holder is not None and holder.cost.total <= dearest_holder(best.cost.total):
+    if holder is not None and holder.cost.total <= dearest_holder(best.cost.total, noise_seconds):
         chosen, why = holder, Why.HOLDER
     else:
         chosen, why = best, Why.CHEAPEST
@@ -73,9 +79,9 @@ def choose(candidates: Sequence[Candidate]) -> Choice | None:
     return Choice(chosen, why, rejected)
 
 
-def dearest_holder(best_total: float) -> float:
+def dearest_holder(best_total: float, noise_seconds: float) -> float:
     """What a holder may cost at most to be preferred over the best of the others, in seconds."""
-    return best_total + max(best_total * HOLDER_SHARE, HOLDER_SECONDS)
+    return best_total + max(best_total * HOLDER_SHARE, noise_seconds)
 
 
 def _cheapest(usable: Sequence[Candidate]) -> tuple[Candidate, list[Candidate]]:

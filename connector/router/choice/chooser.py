@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from connector.protocol import Role
-from connector.router.choice.choose import Candidate, Choice, Why, choose
+from connector.router.choice.choose import NOISE_SHARE, Candidate, Choice, Why, choose
 from connector.router.choice.costs import DecodeLoad, PrefillWork, decode_cost, leases_ratio, prefill_cost, prefill_work
 from connector.router.choice.plan import Plan
 from connector.router.choice.prefixes import PrefixMemory
@@ -44,7 +44,8 @@ class Chooser:
             plan.decode = Choice(Candidate(engines[0].name), Why.ONLY if but is None else Why.RETRY)
             return engines[0]
         mean = sum(self._book.num_of(engine.name) for engine in engines) / max(1, len(engines))
-        choice = choose([self._decode_candidate(e, plan, placement, model, mean) for e in engines])
+        candidates = [self._decode_candidate(e, plan, placement, model, mean) for e in engines]
+        choice = choose(candidates, self._noise_seconds(placement, model))
         if choice is None:
             return None
         plan.decode = choice if but is None else Choice(choice.chosen, Why.RETRY, choice.rejected)
@@ -56,9 +57,9 @@ class Chooser:
         return keeper
 
     def is_decode_local(self, plan: Plan, placement: Placement) -> bool:
-        """Decode may compute so few tokens itself, without a prefill leg."""
+        """Decode appends so few tokens to what it holds, without a prefill leg. A cold prompt is no such turn."""
         limit = placement.policy.decode_local_max_new_tokens
-        plan.is_decode_local = limit > 0 and plan.num_lacking <= limit
+        plan.is_decode_local = limit > 0 and plan.num_at_decode > 0 and plan.num_lacking <= limit
         return plan.is_decode_local
 
     def prefill(self, plan: Plan, placement: Placement, model: str, decoder: Engine) -> Engine | None:
@@ -105,6 +106,10 @@ class Chooser:
         per_token = speeds.transfer.of(name, incarnation)
         cost = decode_cost(self._load(engine, mean_leases), turn_seconds, num_lacking, per_token)
         return Candidate(name, cost, engine.picked_at, engine.is_avoided, name == placement.holder)
+
+    def _noise_seconds(self, placement: Placement, model: str) -> float:
+        holder = self._fleet.get(placement.holder) if placement.holder else None
+        return NOISE_SHARE * self._speeds.turn_seconds(holder.name, holder.incarnation, model) if holder else 0.0
 
     def _prefill_candidate(
         self, engine: Engine, work: PrefillWork, plan: Plan, placement: Placement, decoder: Engine

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 SHARE_PER_TURN = 0.02
 """Each turn in flight makes the others of its batch this much longer."""
 
-LEASES_SECONDS = 0.02
-"""What as many leases as engines have on average say of load to come: conversations go on where their leases are."""
+LEASES_SHARE = 0.02
+"""What as many leases as engines have on average say of load to come, as a share of a usual turn: conversations go on
+where their leases are. It counts as one turn more in flight."""
 
 MAX_LEASES_RATIO = 2.0
 """An engine that is new and holds none must not draw everyone either."""
@@ -14,8 +15,9 @@ MAX_LEASES_RATIO = 2.0
 RATIO_STEPS = 4
 """Smaller differences than a quarter of the average are none, so that engines alike take turns."""
 
-FULLNESS_SECONDS = 0.05
-"""What an engine whose blocks are all leased costs more than an empty one: a new lease makes another one go."""
+FULLNESS_SHARE = 0.05
+"""What an engine whose blocks are all leased costs more than an empty one, as a share of a usual turn: a new lease
+makes another one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,10 @@ def decode_queue_seconds(load: DecodeLoad, turn_seconds: float) -> float:
     return load.num_in_flight * SHARE_PER_TURN * turn_seconds + waiting
 
 
-def keep_seconds(load: DecodeLoad) -> float:
+def keep_share(load: DecodeLoad) -> float:
+    """Of a usual turn."""
     ratio = min(MAX_LEASES_RATIO, load.leases_ratio)
-    return round(ratio * RATIO_STEPS) / RATIO_STEPS * LEASES_SECONDS + max(0.0, load.leased_share) * FULLNESS_SECONDS
+    return round(ratio * RATIO_STEPS) / RATIO_STEPS * LEASES_SHARE + max(0.0, load.leased_share) * FULLNESS_SHARE
 
 
 def leases_ratio(num_leases: int, mean_leases: float) -> float:
@@ -71,7 +74,7 @@ def decode_cost(load: DecodeLoad, turn_seconds: float, num_lacking: int, seconds
     return Cost(
         queue=decode_queue_seconds(load, turn_seconds),
         transfer=num_lacking * seconds_per_token,
-        keep=keep_seconds(load),
+        keep=keep_share(load) * turn_seconds,
     )
 
 

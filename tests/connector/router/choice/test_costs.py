@@ -8,7 +8,7 @@ from connector.router.choice.costs import (
     Cost,
     DecodeLoad,
     decode_cost,
-    keep_seconds,
+    keep_share,
     leases_ratio,
     prefill_cost,
     prefill_work,
@@ -63,12 +63,12 @@ def test_more_of_anything_never_makes_decode_cheaper(
 
 
 def test_leases_weigh_by_comparison_and_within_bounds() -> None:
-    assert keep_seconds(DecodeLoad(leases_ratio=leases_ratio(500, 500))) == keep_seconds(
+    assert keep_share(DecodeLoad(leases_ratio=leases_ratio(500, 500))) == keep_share(
         DecodeLoad(leases_ratio=leases_ratio(520, 500))
     )
-    assert keep_seconds(DecodeLoad(leases_ratio=leases_ratio(0, 500))) < keep_seconds(DecodeLoad(leases_ratio=1))
-    assert keep_seconds(DecodeLoad(leases_ratio=leases_ratio(10**6, 1))) <= 0.05
-    assert keep_seconds(DecodeLoad(leased_share=1.0)) > keep_seconds(DecodeLoad(leased_share=0.5))
+    assert keep_share(DecodeLoad(leases_ratio=leases_ratio(0, 500))) < keep_share(DecodeLoad(leases_ratio=1))
+    assert keep_share(DecodeLoad(leases_ratio=leases_ratio(10**6, 1))) <= 0.05
+    assert keep_share(DecodeLoad(leased_share=1.0)) > keep_share(DecodeLoad(leased_share=0.5))
 
 
 def test_prefill_cost_has_its_parts_apart() -> None:
