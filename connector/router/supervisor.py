@@ -1,7 +1,8 @@
 """Several router processes at one port: started, started again when one dies, and ended together.
 
 Each is a whole router with its own connections, index and state directory; the kernel spreads connections over them
-(``SO_REUSEPORT``). They share nothing, so what one knows of a conversation the others learn from the lease feeds.
+(``SO_REUSEPORT``). What one knows of a conversation the others learn from the lease feeds, and through Redis where
+that is set.
 """
 
 import asyncio
