@@ -42,11 +42,14 @@ class ChainHasher:
     """Hashes prompts with the fleet's session key. Thread-safe; holds no prompt."""
 
     def __init__(self, session_key: bytes) -> None:
-        self._key = session_key
+        self._chains, self._parts = (
+            hashlib.blake2b(key=session_key, digest_size=HASH_BYTES, person=person)
+            for person in (b"bh-chain", b"bh-part")
+        )
 
     def parts(self, messages: Sequence[object]) -> list[bytes]:
         """One hash per message, each for itself: equal wherever the message stands."""
-        return [self._hash(_canonical(message), person=b"bh-part") for message in messages]
+        return [_digest(self._parts, _canonical(message)) for message in messages]
 
     def messages(self, kind: str, tenant: str, model: str, root: object, parts: Sequence[bytes]) -> list[str]:
         """One hash per message, oldest first; ``parts`` are the messages' own hashes, ``kind`` names the API."""
@@ -72,8 +75,15 @@ class ChainHasher:
             chain.append(state.hex())
         return chain
 
-    def _hash(self, data: bytes, person: bytes = b"bh-chain") -> bytes:
-        return hashlib.blake2b(data, key=self._key, digest_size=HASH_BYTES, person=person).digest()
+    def _hash(self, data: bytes) -> bytes:
+        return _digest(self._chains, data)
+
+
+def _digest(keyed: "hashlib.blake2b", data: bytes) -> bytes:
+    """Copying a keyed state costs half of taking up the key anew."""
+    state = keyed.copy()
+    state.update(data)
+    return state.digest()
 
 
 def _canonical(value: object) -> bytes:

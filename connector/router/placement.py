@@ -1,8 +1,7 @@
 """Places a turn: its session and number, the lease that it may reuse, the policy that it carries."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -93,6 +92,8 @@ def choose(founds: list[Found]) -> Found:
 
     The conversation goes on whichever key it is known under, and so does the reason why its lease is gone.
     """
+    if len(founds) == 1:
+        return founds[0]
     best = max(founds, key=lambda found: found.rank)
     for other in founds:
         best.match.joined = best.match.joined or other.match.joined
@@ -106,23 +107,18 @@ def _prompt(use: KeyUse, tenant: str, request: TurnRequest, model: str) -> tuple
     if not session_id and request.client_key:
         session_id = use.sessions.session_id(tenant, request.client_key)
     if request.messages is not None:
-        with _nesting_as_bad_request("input" if request.endpoint is Endpoint.RESPONSES else "messages"):
+        member = "input" if request.endpoint is Endpoint.RESPONSES else "messages"
+        try:
             parts = use.hasher.parts(request.messages)
-        with _nesting_as_bad_request("tools"):
+            member = "tools"
             chain = use.hasher.messages(request.endpoint.name.lower(), tenant, model, request.root, parts)
+        except orjson.JSONEncodeError:
+            # JSON that can be read, 1,024 levels deep, but not written again, 254 levels deep.
+            raise bad_request(f"'{member}' is nested too deeply.", member) from None
         packed = pack_chain(chain)
         return Prompt(tenant, session_id, packed, request.endpoint, request.messages, pack_parts(parts)), chain
     chain = [] if request.prompt is None else use.hasher.text(tenant, model, request.prompt)
     return Prompt(tenant, session_id, pack_chain(chain), request.endpoint), chain
-
-
-@contextmanager
-def _nesting_as_bad_request(name: str) -> Iterator[None]:
-    """JSON that can be read, 1,024 levels deep, but not written again, 254 levels deep."""
-    try:
-        yield
-    except orjson.JSONEncodeError:
-        raise bad_request(f"'{name}' is nested too deeply.", name) from None
 
 
 class Placer:
