@@ -1,6 +1,6 @@
 """What the way between two engines does to a turn: no lease is offered across one that is in quarantine."""
 
-from dataclasses import replace
+import msgspec
 
 from connector.protocol import Decision
 from connector.router.fleet import Engine
@@ -16,7 +16,7 @@ def open_way(pairs: Pairs, turn: Turn, reader: Engine) -> HeldLease | None:
         return None
     if pairs.is_out(lease.engine, reader.name):
         withheld = Decision.TRANSFER_FAILED
-        turn.placement = replace(turn.placement, lease=None, withheld=withheld, comparison=None)
+        turn.placement = msgspec.structs.replace(turn.placement, lease=None, withheld=withheld, comparison=None)
         return None
     pairs.start(lease.engine, reader.name)
     return lease

@@ -1,7 +1,8 @@
 """Names the first message in which a prompt differs from the turn whose KV it was offered; never its text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from connector.router.chain import PACKED_BYTES
 from connector.router.known import KnownTurn
@@ -16,8 +17,7 @@ REPLY_MARGIN_TOKENS = 128
 """Engines tell the block in which token ids part, so one that begins this little before a reply may hold its start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """``index`` is absent where no message differs. ``role``: the message's, ``tools`` (or another model), or
     ``template``: token ids differ before the reply though all messages agree, as with a template that prints the date.
     """
@@ -26,8 +26,7 @@ class Difference:
     role: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """``found`` in the messages alone; else ``reply`` is the message that follows all those of the earlier turn."""
 
     found: Difference | None

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from connector.protocol import Decision
 from connector.router.awaiting import Notice
 from connector.router.chain import PACKED_BYTES
@@ -11,8 +13,7 @@ if TYPE_CHECKING:
     from connector.router.index import TurnIndex
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLease(msgspec.Struct, frozen=True):
     """A decode engine's lease as its feed tells it. ``deadline`` is on this process's monotonic clock."""
 
     lease_id: str
@@ -23,8 +24,7 @@ class HeldLease:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewTurn:
+class NewTurn(msgspec.Struct, frozen=True):
     """A turn to remember. ``chain`` is packed and thinned; its last hash is the whole prompt.
 
     ``parts``: the messages' own hashes, packed (see ``rewriting``), empty for texts and for turns of other routers.

@@ -5,7 +5,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+import msgspec
 
 from connector.protocol import Decision, LeaseEnded, LeaseKind, LeaseOffer, LeaseRenewed, LeaseState
 from connector.router.chain import pack_chain, split_mark, thin
@@ -101,7 +102,7 @@ class LeaseBook:
             log.debug("event=renewal_of_unknown_lease engine=%s lease=%s", engine, change.lease_id)
             return
         deadline = _deadline(change.remaining_seconds, change.pinned)
-        self._index.hold(turn, replace(lease, offer=renewed.offer, deadline=deadline))
+        self._index.hold(turn, msgspec.structs.replace(lease, offer=renewed.offer, deadline=deadline))
 
     def end(self, engine: str, ended: LeaseEnded) -> None:
         turn = self._index.holding(engine, ended.lease_id)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from connector.protocol import Decision
 from connector.router.awaiting import Notice
 from connector.router.chain import PACKED_BYTES
@@ -23,8 +25,7 @@ MARGIN_SECONDS = 5.0
 """Prefill engines decline a lease in its last 5 s, so it isn't offered either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """``session_id`` is empty unless the client keyed its conversation. ``chain``: all hashes, packed (``pack_chain``);
     ``messages``: of a chat, one per hash; ``parts``: their own hashes, packed.
     """

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import orjson
 
 from connector.protocol import MAX_REPLACED_LEASES, Decision, PolicyPatch, PolicyValues
@@ -29,8 +29,7 @@ from connector.router.tracing import TurnTrace, decide_sampling
 NOTICE_WAIT_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Decided once, before any engine is asked. ``chain`` is what the envelope carries.
 
     ``holder`` is the decode engine that has, or lately had, the KV of this session. ``is_sequence``: one prompt and
@@ -66,8 +65,7 @@ class Placement:
         return self.is_sequence and self.policy.bidirectional_kv_xfer and self.policy.decoder_kv_blocks_ttl > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What a prompt matches under one key; ``use`` is the key that the turn's ids, chain and salt come from.
 
     ``chain``: the prompt's hashes as they travel.

@@ -9,8 +9,9 @@ thinned: their runs leave hashes out, and a prompt that has them all still follo
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
+
+import msgspec
 
 from connector.router.chain import MAX_CHAIN, PACKED_BYTES
 from connector.router.directory import Directory
@@ -27,8 +28,7 @@ NONE = 0
 """No node: the root, whose children aren't linked, since nothing is shared there. Turns are linked as slot + 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """The prompt's first ``num_hashes`` are in all chains under ``node``; ``is_whole`` where some chain ends there."""
 
     num_hashes: int
