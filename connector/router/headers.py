@@ -1,6 +1,6 @@
 """Which headers go on to an engine and back to the client (RFC 9110, section 7.6.1)."""
 
-from dataclasses import dataclass
+import msgspec
 
 from connector.http import Headers, Pairs
 from connector.http.headers import render
@@ -44,8 +44,7 @@ _JSON = b"content-type: application/json\r\n"
 _IDENTITY = b"accept-encoding: identity\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class EndToEnd:
+class EndToEnd(msgspec.Struct, frozen=True):
     """The client's end-to-end fields as an engine gets them: decode replies to the client, prefill to the router."""
 
     to_prefill: bytes

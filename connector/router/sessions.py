@@ -2,23 +2,22 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from connector.router.known import KnownTurn
 
 MAX_SESSIONS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRef:
+class SpanRef(msgspec.Struct, frozen=True):
     """A span of an earlier trace, to link to."""
 
     trace_id: int
     span_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionState:
+class SessionState(msgspec.Struct, frozen=True):
     """``last_index`` is the number of the last turn started, from 0."""
 
     last_index: int

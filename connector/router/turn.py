@@ -4,7 +4,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+import msgspec
 
 from connector.http import Reply, Request, Response
 from connector.identity import uuid7_text
@@ -84,7 +85,7 @@ class TurnRunner:
         keeper: Engine | None = None
         if request.previous_response_id:
             keeper, session_id = self._earlier.find(http.principal, request.previous_response_id)
-            request = request if request.client_key else replace(request, session_id=session_id)
+            request = request if request.client_key else msgspec.structs.replace(request, session_id=session_id)
         self._room.check(model, keeper, request.one_leg is None)
         turn = await self._begin(http, request, model)
         turn.keeper = keeper

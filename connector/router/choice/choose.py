@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from connector.router.choice.costs import SHARE_PER_TURN, Cost
 
@@ -39,8 +40,7 @@ class WhyNot(StrEnum):
     WITHIN_MARGIN = "within_margin"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """An engine that could serve; without a rival it isn't priced. ``picked_at``: later picks have higher numbers;
     ``is_avoided``: it seems to be sick; ``is_holder``: it has, or lately had, the conversation's KV."""
 
@@ -51,8 +51,7 @@ class Candidate:
     is_holder: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     chosen: Candidate
     why: Why
     rejected: tuple[tuple[Candidate, WhyNot], ...] = ()

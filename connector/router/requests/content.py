@@ -10,8 +10,7 @@ ONE = msgspec.Raw(b"1")
 NO = msgspec.Raw(b"false")
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """``messages``: what conversations grow by, oldest first, for chains; absent for plain prompts and for prompts that
     only an engine knows whole. ``root``: what precedes all of them, tools as a rule. ``prompt``: of completions.
     """

@@ -1,7 +1,8 @@
 """One request, parsed and validated once."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from connector.router.requests import chat, completions, messages, responses
 from connector.router.requests.content import Content, PrefillChanges
@@ -25,8 +26,7 @@ PREFILL_CHANGES: dict[Endpoint, PrefillChanges] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(msgspec.Struct, frozen=True):
     """``fields`` are the client's own bytes, member by member; ``messages``, ``root`` and ``prompt`` are decoded only
     to be hashed. ``session_id`` is set where the request goes on from an earlier response of that session.
     """

@@ -1,11 +1,11 @@
 """The choice among candidates, from tables and from anything that costs can be."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from connector.router.choice.choose import (
     HOLDER_SHARE,
