@@ -121,8 +121,9 @@ class LeaseBook:
 
     def tidy(self, turn: KnownTurn) -> None:
         """Forgets turns of the session that have no lease and nothing that this one lacks, and all but a few others."""
+        turns = self._index.of_session(turn.session_id)
         num_bare = 0
-        for other in self._index.of_session(turn.session_id):
+        for other in turns if len(turns) > 1 else ():
             if other == turn or other.has_lease or other.is_running or other.is_awaited:
                 continue
             num_bare += 1
