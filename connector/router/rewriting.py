@@ -6,6 +6,8 @@ position. Like chains they are hints; nothing but the early release of a lease a
 
 from collections.abc import Iterable
 
+from connector.router.runs import num_common_of
+
 PART_BYTES = 8
 MAX_PARTS = 1024
 """Messages beyond are not looked at: 8 KiB a turn at most."""
@@ -21,15 +23,8 @@ def pack_parts(parts: Iterable[bytes]) -> bytes:
 
 
 def num_common_parts(one: bytes, other: bytes) -> int:
-    """How many messages two histories share from the start; by bisection, since equal prefixes end once."""
-    low, high = 0, min(len(one), len(other)) // PART_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[: middle * PART_BYTES] == other[: middle * PART_BYTES]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """How many messages two histories share from the start."""
+    return num_common_of(one, other, PART_BYTES)
 
 
 def has_rewritten(old: bytes, new: bytes) -> bool:

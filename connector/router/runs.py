@@ -7,12 +7,12 @@ def first_of(edge: bytes) -> bytes:
     return edge[:PACKED_BYTES]
 
 
-def num_common_of(one: bytes, other: bytes) -> int:
-    """Hashes that both begin with, by bisection: equal prefixes end once."""
-    low, high = 0, min(len(one), len(other)) // PACKED_BYTES
+def num_common_of(one: bytes, other: bytes, size: int = PACKED_BYTES) -> int:
+    """Hashes of ``size`` bytes that both begin with, by bisection: equal prefixes end once."""
+    low, high = 0, min(len(one), len(other)) // size
     while low < high:
         middle = (low + high + 1) // 2
-        if one[: middle * PACKED_BYTES] == other[: middle * PACKED_BYTES]:
+        if one[: middle * size] == other[: middle * size]:
             low = middle
         else:
             high = middle - 1
