@@ -1,15 +1,14 @@
 """Starts one whole stack, real pair included, for all end-to-end tests; every test leaves the policy as it found it."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from connector.protocol import PolicyValues
-from tests.e2e.stack import ROOT, Stack
+from tests.e2e.own_stack import own_stack
+from tests.e2e.stack import Stack
 
 PORT_OFFSET = 11000
 UP_TIMEOUT_SECONDS = 1500
@@ -21,16 +20,8 @@ def stack() -> Iterator[Stack]:
     if given := os.environ.get("BACKHAUL_E2E_RUN_DIR"):
         yield Stack(Path(given), int(os.environ.get("BACKHAUL_E2E_PORT_OFFSET", "0")))
         return
-    run = ROOT / ".run-e2e"
-    environment = os.environ | {"BACKHAUL_RUN_DIR": str(run), "BACKHAUL_PORT_OFFSET": str(PORT_OFFSET)}
-    for name in ("BACKHAUL_DATABASE_URL", "BACKHAUL_REDIS_URL", "P", "D", "P_PREFIX_CACHE"):
-        environment.pop(name, None)
-    launch = [sys.executable, "-m", "deploy.local"]
-    try:
-        subprocess.run([*launch, "up"], cwd=ROOT, env=environment, check=True, timeout=UP_TIMEOUT_SECONDS)
-        yield Stack(run, PORT_OFFSET)
-    finally:
-        subprocess.run([*launch, "down"], cwd=ROOT, env=environment, check=True, timeout=120)
+    with own_stack(".run-e2e", PORT_OFFSET, UP_TIMEOUT_SECONDS) as own:
+        yield own
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,6 @@ The stack is this module's own; an operator's key reads each choice from the rou
 import os
 import re
 import secrets
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -18,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e.own_stack import own_stack
 from tests.e2e.routed import REUSING, assert_same
-from tests.e2e.stack import ROOT, Stack, eventually
+from tests.e2e.stack import Stack, eventually
 
 PORT_OFFSET = 23000
 UP_TIMEOUT_SECONDS = 900
@@ -37,17 +36,8 @@ def stack() -> Iterator[Stack]:
     if given := os.environ.get("BACKHAUL_SEVERAL_RUN_DIR"):
         yield Stack(Path(given), PORT_OFFSET)
         return
-    run = ROOT / ".run-several"
-    environment = os.environ | {"BACKHAUL_RUN_DIR": str(run), "BACKHAUL_PORT_OFFSET": str(PORT_OFFSET)}
-    environment |= {"P": "2", "D": "2"}
-    for name in ("BACKHAUL_DATABASE_URL", "BACKHAUL_REDIS_URL", "P_PREFIX_CACHE"):
-        environment.pop(name, None)
-    launch = [sys.executable, "-m", "deploy.local"]
-    try:
-        subprocess.run([*launch, "up"], cwd=ROOT, env=environment, check=True, timeout=UP_TIMEOUT_SECONDS)
-        yield Stack(run, PORT_OFFSET)
-    finally:
-        subprocess.run([*launch, "down"], cwd=ROOT, env=environment, check=True, timeout=120)
+    with own_stack(".run-several", PORT_OFFSET, UP_TIMEOUT_SECONDS, P="2", D="2") as own:
+        yield own
 
 
 @pytest.fixture(scope="module")

@@ -37,10 +37,6 @@ class Plan:
         return self._size is not None
 
     @property
-    def is_decode_priced(self) -> bool:
-        return self.decode is not None and self.decode.why is not Why.ONLY
-
-    @property
     def is_prefill_priced(self) -> bool:
         return self.prefill is not None and self.prefill.why is not Why.ONLY
 

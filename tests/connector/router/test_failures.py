@@ -126,17 +126,19 @@ async def test_second_failure_is_the_answer(scene: Scene) -> None:
     assert len(scene.decode.received) + len(spare.received) == 2
 
 
+async def break_off(request: web.BaseRequest, received: Received) -> web.StreamResponse:
+    """An engine whose connection ends within its reply."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(chunk("Hel"))
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
 async def test_reply_that_breaks_off_breaks_the_clients_too_and_is_not_retried(scene: Scene) -> None:
     spare = await scene.add_engine("d1", Role.DECODE)
     await scene.publish()
-
-    async def break_off(request: web.BaseRequest, received: Received) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(chunk("Hel"))
-        assert request.transport is not None
-        request.transport.close()
-        return response
 
     scene.decode.script = spare.script = break_off
     async with scene.post("/v1/chat/completions", body_of(is_stream=True)) as response:

@@ -10,15 +10,14 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from connector.http import client_context, server_context
 from connector.router import live
 from connector.router.live import Fixed, LiveFiles
 from tests.connector.certificates import Pair, make_authority, make_server, trusting
 from tests.connector.router.conftest import API_KEY, MODEL, Scene, user
-from tests.connector.router.fake_engine import Received
 from tests.connector.router.sse import DONE, chunk
+from tests.connector.router.test_failures import break_off
 from tests.connector.router.waiting import eventually
 
 CHAT = "/v1/chat/completions"
@@ -82,14 +81,6 @@ async def test_reply_that_breaks_off_is_no_whole_one_through_tls(
 ) -> None:
     await serve_by_tls(still_scene, pair)
     await still_scene.start_router(tls=live_server(pair), engine_tls=Fixed(client_context(authority.cert)))
-
-    async def break_off(request: web.BaseRequest, received: Received) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(chunk("Hel"))
-        assert request.transport is not None
-        request.transport.close()
-        return response
 
     still_scene.decode.script = break_off
     async with post_by_tls(still_scene, authority, stream=True) as response:
